@@ -1,0 +1,68 @@
+"""agentplane: a durable, governed runtime for work that touches the real world.
+
+Owns the public names, each resolved when it is first used, so that importing one room loads that room and what it imports.
+Refuses eager imports. Invariant: every name in ``__all__`` resolves.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+
+_PUBLIC = {
+    "Budget": "agentplane.authoring.skill",
+    "Call": "agentplane.authoring.types",
+    "CallDescription": "agentplane.authoring.types",
+    "Compensation": "agentplane.authoring.skill",
+    "DidNotHappen": "agentplane.core.recovery",
+    "DidNotHappenError": "agentplane.authoring.raising",
+    "EffectFailed": "agentplane.authoring.raising",
+    "InDoubtError": "agentplane.authoring.raising",
+    "Inconclusive": "agentplane.core.recovery",
+    "Landed": "agentplane.core.recovery",
+    "LandedError": "agentplane.authoring.raising",
+    "Plane": "agentplane.engine.plane",
+    "Recovery": "agentplane.authoring.effect",
+    "ReplayedFailureError": "agentplane.authoring.raising",
+    "RetryPolicy": "agentplane.core.retry",
+    "Step": "agentplane.authoring.types",
+    "effect": "agentplane.authoring.effect",
+    "skill": "agentplane.authoring.skill",
+}
+
+__all__ = ["__version__", *sorted(_PUBLIC)]  # noqa: PLE0604 - the names are those of the table above
+
+if TYPE_CHECKING:
+    from agentplane.authoring.effect import Recovery as Recovery
+    from agentplane.authoring.effect import effect as effect
+    from agentplane.authoring.raising import DidNotHappenError as DidNotHappenError
+    from agentplane.authoring.raising import EffectFailed as EffectFailed
+    from agentplane.authoring.raising import InDoubtError as InDoubtError
+    from agentplane.authoring.raising import LandedError as LandedError
+    from agentplane.authoring.raising import ReplayedFailureError as ReplayedFailureError
+    from agentplane.authoring.skill import Budget as Budget
+    from agentplane.authoring.skill import Compensation as Compensation
+    from agentplane.authoring.skill import skill as skill
+    from agentplane.authoring.types import Call as Call
+    from agentplane.authoring.types import CallDescription as CallDescription
+    from agentplane.authoring.types import Step as Step
+    from agentplane.core.recovery import DidNotHappen as DidNotHappen
+    from agentplane.core.recovery import Inconclusive as Inconclusive
+    from agentplane.core.recovery import Landed as Landed
+    from agentplane.core.retry import RetryPolicy as RetryPolicy
+    from agentplane.engine.plane import Plane as Plane
+
+
+def __getattr__(name: str) -> object:
+    room = _PUBLIC.get(name)
+    if room is None:
+        raise AttributeError(f"agentplane has no name {name!r}; it has {', '.join(sorted(_PUBLIC))}")
+    value = getattr(importlib.import_module(room), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,146 @@
+"""Declaring an effect.
+
+Owns ``@effect``, its probe, and the binding of arguments to a call description. Refuses the plane's own kinds, a mutating
+local effect and an argument that is not data. Invariant: a mutating effect that says nothing about recovery needs a person.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from agentplane.authoring.types import CallDescription
+from agentplane.core import bounds
+from agentplane.core.errors import SkillFault
+from agentplane.core.records import RetryTerms, Terms
+from agentplane.core.recovery import Mode as Recovery
+from agentplane.core.retry import RetryPolicy
+
+PLANE_KINDS: Final = (
+    "clock.", "timer.", "event.", "task.", "tool.", "model.", "agent.", "authority.", "deadline.", "case.", "memory.",
+    "agentplane.",
+)  # fmt: skip
+KIND = re.compile(r"[a-z][a-z0-9_-]*(\.[a-z0-9_-]+)+\Z")
+
+Body = Callable[..., Any]
+
+
+def where(function: Callable[..., Any]) -> str:
+    """``file:line`` of a function, for sentences that must name it."""
+    code = inspect.unwrap(function).__code__
+    return f"{code.co_filename}:{code.co_firstlineno}"
+
+
+class Effect:
+    """A declared effect. Calling it binds arguments: nothing happens until ``cx.do``."""
+
+    def __init__(
+        self, kind: str, body: Body, *, mutates: bool, recovery: Recovery, key_window_s: int, retry: RetryPolicy,
+        timeout_s: float, settle_s: float, local: bool, secrets: tuple[str, ...],
+    ) -> None:  # fmt: skip
+        self.kind = kind
+        self.body = body
+        self.mutates = mutates
+        self.recovery = recovery
+        self.key_window_s = key_window_s
+        self.retry = retry
+        self.timeout_s = timeout_s
+        self.settle_s = settle_s
+        self.local = local
+        self.secrets = secrets
+        self.blocking = not inspect.iscoroutinefunction(body)
+        self.probe: Body | None = None
+        self.probe_blocking = False
+        self.where = where(body)
+        self.__doc__ = body.__doc__
+        self.__name__ = getattr(body, "__name__", kind)
+        self._signature = _signature(kind, body)
+
+    def __call__(self, **args: Any) -> CallDescription:
+        try:
+            bound = self._signature.bind(**args)
+        except TypeError as error:
+            raise SkillFault(f"The effect {self.kind} ({self.where}) takes {self._signature}: {error}.") from None
+        bound.apply_defaults()
+        return CallDescription(self, {name: to_data(value) for name, value in bound.arguments.items()})
+
+    def reconcile(self, probe: Body) -> Body:
+        """Decorate the probe: the question to the provider that settles doubt. It takes what the effect takes."""
+        wanted, found = self._signature, _signature(self.kind, probe)
+        if list(wanted.parameters) != list(found.parameters):
+            raise SkillFault(f"The probe of {self.kind} ({where(probe)}) takes {found}; its effect takes {wanted}.")
+        self.probe = probe
+        self.probe_blocking = not inspect.iscoroutinefunction(probe)
+        return probe
+
+    def terms(self) -> Terms:
+        """What is recorded of the declaration with every announcement."""
+        return Terms(
+            mode=self.recovery, probe=self.probe is not None,
+            window_s=self.key_window_s if self.recovery is Recovery.IDEMPOTENT else None,
+            timeout_ms=round(self.timeout_s * 1000), settle_ms=round(self.settle_s * 1000),
+        )  # fmt: skip
+
+    def retry_terms(self) -> RetryTerms:
+        retry = self.retry
+        return RetryTerms(
+            max_attempts=retry.max_attempts, base_ms=retry.base_ms, multiplier=retry.multiplier, cap_ms=retry.cap_ms
+        )
+
+
+def to_data(value: Any) -> object:
+    """A value as JSON data: msgspec Structs, enums, dates and the like become what they are on the wire."""
+    if value is None or type(value) in (str, int, float, bool):
+        return value
+    return msgspec.to_builtins(value, str_keys=False)
+
+
+def _signature(kind: str, body: Body) -> inspect.Signature:
+    """The parameters after the call, which must be nameable."""
+    signature = inspect.signature(body)
+    parameters = list(signature.parameters.values())
+    if not parameters or parameters[0].kind not in (parameters[0].POSITIONAL_ONLY, parameters[0].POSITIONAL_OR_KEYWORD):
+        raise SkillFault(f"The effect {kind} ({where(body)}) must take the call as its first parameter.")
+    bad = [p for p in parameters[1:] if p.kind in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    if bad:
+        raise SkillFault(f"The effect {kind} ({where(body)}) must name its parameters; {bad[0]} has no name in a record.")
+    named = [p.replace(kind=p.KEYWORD_ONLY, annotation=inspect.Parameter.empty) for p in parameters[1:]]
+    return inspect.Signature(named)
+
+
+def effect(
+    kind: str, *, mutates: bool | None = None, recovery: Recovery | None = None, key_window_s: int = bounds.KEY_WINDOW_S,
+    retry: RetryPolicy | None = None, timeout_s: float = bounds.EFFECT_TIMEOUT_S, settle_s: float = bounds.SETTLE_S,
+    local: bool = False, secrets: Sequence[str] = (),
+) -> Callable[[Callable[..., Awaitable[Any] | Any]], Effect]:  # fmt: skip
+    """Declare an effect of ``kind`` (dotted, lower case).
+
+    ``mutates`` is True unless told or ``local``. ``recovery`` left out is REQUIRES_OPERATOR for a mutating effect and RETRY
+    otherwise. Durations in seconds. A ``local`` effect touches nothing outside the process and pays no sync. Raises
+    SkillFault with the name and the line.
+    """
+    changing = (not local) if mutates is None else mutates
+
+    def declare(body: Callable[..., Awaitable[Any] | Any]) -> Effect:
+        here = f"The effect {kind!r} ({where(body)})"
+        if not KIND.match(kind) or len(kind) > bounds.NAME_CHARS_MAX:
+            raise SkillFault(f"{here} needs a dotted lower-case kind, such as 'payments.refund'.")
+        if kind.startswith(PLANE_KINDS):
+            raise SkillFault(f"{here} uses a prefix that belongs to the plane; choose another.")
+        if local and changing:
+            raise SkillFault(f"{here} is local and so may not mutate.")
+        if not 0 < timeout_s <= bounds.EFFECT_TIMEOUT_MAX_S:
+            raise SkillFault(f"{here} needs timeout_s between 0 and {bounds.EFFECT_TIMEOUT_MAX_S}.")
+        if settle_s < 0 or key_window_s < 0:
+            raise SkillFault(f"{here} has a negative duration.")
+        chosen = recovery or (Recovery.REQUIRES_OPERATOR if changing else Recovery.RETRY)
+        return Effect(
+            kind, body, mutates=changing, recovery=Recovery(chosen), key_window_s=key_window_s,
+            retry=retry or RetryPolicy(), timeout_s=timeout_s, settle_s=settle_s, local=local, secrets=tuple(secrets),
+        )  # fmt: skip
+
+    return declare

@@ -1,0 +1,332 @@
+"""A run's records, read as what happened at each place.
+
+Owns the reading of records into series of attempts, finished steps and the last conclusion. Refuses to
+decide: it feeds ``decide_recovery``. Invariant: reading the records one by one as they are appended gives the
+same history as reading all of them at once, so live and resumed runs decide from the same values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NamedTuple
+
+from agentplane.core.dispositions import Disposition
+from agentplane.core.effects import Phase
+from agentplane.core.errors import JournalCorrupt
+from agentplane.core.instants import from_text
+from agentplane.core.records import (
+    EffectDone,
+    EffectFailed,
+    EffectReconciled,
+    EffectStarted,
+    PlanFrozen,
+    QuarantineDecided,
+    Record,
+    RetryGranted,
+    RunAdmitted,
+    RunCancelled,
+    RunConcluded,
+    Spend,
+    StepFinished,
+    StepStarted,
+)
+from agentplane.core.recovery import Age, Answer, Attempt, Declared, Doubt, Said
+from agentplane.core.retry import RetryPolicy
+
+VERDICTS: Final = frozenset({Answer.LANDED, Answer.DID_NOT_HAPPEN, Answer.INCONCLUSIVE})
+
+
+class Spot(NamedTuple):
+    """A place without its attempt: where a series stands."""
+
+    step: int
+    phase: Phase
+    ordinal: int
+
+
+class Trial:
+    """One attempt as recorded: its announcement, its outcome, and what was said of it since."""
+
+    __slots__ = ("outcome", "said", "started")
+
+    def __init__(self, started: EffectStarted) -> None:
+        self.started = started
+        self.outcome: EffectDone | EffectFailed | None = None
+        self.said: list[EffectReconciled | RetryGranted] = []
+
+    def attempt(self) -> Attempt:
+        outcome = self.outcome
+        failed = outcome if isinstance(outcome, EffectFailed) else None
+        return Attempt(
+            number=self.started.attempt,
+            done=isinstance(outcome, EffectDone),
+            ending=failed.disposition if failed else None,
+            permanent=failed.permanent if failed else False,
+            retry_after_ms=failed.retry_after_ms if failed else None,
+            replayed_failure=failed.replayed_failure if failed else False,
+            by_death=failed is not None and failed.lost_epoch is not None,
+            said=tuple(_said(record) for record in self.said),
+        )
+
+
+def _said(record: EffectReconciled | RetryGranted) -> Said:
+    if isinstance(record, RetryGranted):
+        return Said(Answer.RETRY_GRANTED, by_person=True)
+    if record.early and record.verdict != Answer.LANDED:
+        return Said(Answer.SO_FAR)
+    return Said(Answer(record.verdict), by_person=record.asserted_by is not None)
+
+
+class Series:
+    """Every attempt at one spot, in order."""
+
+    __slots__ = ("spot", "trials")
+
+    def __init__(self, spot: Spot) -> None:
+        self.spot = spot
+        self.trials: list[Trial] = []
+
+    @property
+    def first(self) -> EffectStarted:
+        return self.trials[0].started
+
+    @property
+    def last(self) -> Trial:
+        return self.trials[-1]
+
+    def attempts(self) -> tuple[Attempt, ...]:
+        return tuple(trial.attempt() for trial in self.trials)
+
+    def declared(self) -> Declared:
+        """The recovery as the first announcement recorded it: code may have changed since, the promise has
+        not."""
+        first = self.first
+        return Declared(
+            mode=first.terms.mode,
+            mutates=first.mutates,
+            probe=first.terms.probe,
+            window_s=first.terms.window_s,
+            timeout_ms=first.terms.timeout_ms,
+            settle_ms=first.terms.settle_ms,
+        )
+
+    def policy(self) -> RetryPolicy:
+        retry = self.first.retry
+        return RetryPolicy(
+            max_attempts=retry.max_attempts,
+            base_ms=retry.base_ms,
+            multiplier=retry.multiplier,
+            cap_ms=retry.cap_ms,
+        )
+
+    def generation(self) -> int:
+        """How often a person asked for a new idempotency key (P8)."""
+        return sum(
+            isinstance(said, EffectReconciled) and said.new_key
+            for trial in self.trials
+            for said in trial.said
+        )
+
+    def idempotency_key(self) -> str | None:
+        """The key to send: attempt 1's of the present generation, or None when a new one must be derived
+        (P6)."""
+        generation = self.generation()
+        for trial in self.trials:
+            if trial.started.generation == generation:
+                return trial.started.idempotency_key
+        return None
+
+    def age(self, now_ms: int | None, *, not_before_ms: int | None = None) -> Age:
+        """``not_before_ms``: a restored copy's last known instant, before which the key may have been
+        announced first."""
+        generation = self.generation()
+        announced = [from_text(t.started.at) for t in self.trials if t.started.generation == generation]
+        first = announced[0] if announced else None
+        if first is not None and not_before_ms is not None:
+            first = min(first, not_before_ms)
+        return Age(first_ms=first, last_ms=from_text(self.last.started.at), now_ms=now_ms)
+
+    def output_record(self) -> EffectDone | EffectReconciled | None:
+        """The record that holds the output of a completed series: the last one that says it landed."""
+        for trial in reversed(self.trials):
+            for said in reversed(trial.said):
+                if isinstance(said, EffectReconciled) and said.verdict == Answer.LANDED:
+                    return said
+            if isinstance(trial.outcome, EffectDone):
+                return trial.outcome
+        return None
+
+    def failure(self) -> EffectFailed | None:
+        outcome = self.last.outcome
+        return outcome if isinstance(outcome, EffectFailed) else None
+
+    def doubt(self) -> Doubt:
+        heard = self.last.said or (
+            isinstance(self.last.outcome, EffectFailed) and self.last.outcome.lost_epoch is None
+        )
+        return Doubt.INCONCLUSIVE if heard else Doubt.ANNOUNCED
+
+    def landed(self) -> bool:
+        """Whether some attempt of a mutating series took effect, or may have."""
+        if not self.first.mutates:
+            return False
+        settled = False
+        for trial in self.trials:
+            outcome = trial.outcome
+            if (
+                outcome is None
+                or isinstance(outcome, EffectDone)
+                or outcome.disposition is not Disposition.DID_NOT_HAPPEN
+            ):
+                settled = True
+            for said in trial.said:
+                if isinstance(said, EffectReconciled) and said.verdict == Answer.LANDED:
+                    settled = True
+                elif isinstance(said, EffectReconciled) and said.verdict == Answer.DID_NOT_HAPPEN:
+                    settled = settled and said.early
+        return settled
+
+
+class History:
+    """What the records of one run say. ``add`` reads one more, in order; raises JournalCorrupt for an
+    impossible one."""
+
+    def __init__(self, run: str) -> None:
+        self.run = run
+        self.admitted: RunAdmitted | None = None
+        self.plan: PlanFrozen | None = None
+        self.started: dict[int, StepStarted] = {}
+        self.finished: dict[int, StepFinished] = {}
+        self.series: dict[Spot, Series] = {}
+        self.by_key: dict[str, tuple[Series, Trial]] = {}
+        self.conclusion: RunConcluded | None = None
+        self.cancelled: RunCancelled | None = None
+        self.decision: QuarantineDecided | None = None
+        self.spend = Spend()
+        self.seq = 0
+
+    def add(self, record: Record) -> None:
+        if record.run != self.run:
+            raise self._impossible(record, f"it is a record of {record.run}")
+        # Riders are read when they are queued and barriers when they are answered, so the order may differ
+        # from that of the numbers wherever two series meet; within a series it does not.
+        self.seq = max(self.seq, record.seq)
+        read = READ.get(type(record))
+        if read is not None:
+            read(self, record)
+
+    def of_step(self, step: int, phase: Phase) -> list[Series]:
+        """Every series of a step's phase, by ordinal."""
+        return [
+            self.series[spot] for spot in sorted(self.series) if spot.step == step and spot.phase == phase
+        ]
+
+    def landed(self) -> list[Series]:
+        return [series for series in self.series.values() if series.landed()]
+
+    def _outcome(self, record: Record) -> Trial:
+        found = self.by_key.get(record.effect_key or "")
+        if found is None:
+            raise self._impossible(record, "an outcome without its announcement")
+        return found[1]
+
+    def _impossible(self, record: Record, why: str) -> JournalCorrupt:
+        return JournalCorrupt(f"Run {self.run}, record {record.seq}: {why}.", run=self.run, seq=record.seq)
+
+
+def read_all(run: str, records: Iterable[Record]) -> History:
+    """The history of ``records`` from the first on; JournalCorrupt for a gap or an impossible record."""
+    history = History(run)
+    for record in records:
+        if record.seq != history.seq + 1:
+            raise history._impossible(record, f"it follows record {history.seq}")
+        history.add(record)
+    return history
+
+
+def _admitted(history: History, record: RunAdmitted) -> None:
+    if history.admitted is not None:
+        raise history._impossible(record, "a second admission")
+    history.admitted = record
+
+
+def _plan(history: History, record: PlanFrozen) -> None:
+    history.plan = record
+
+
+def _step_started(history: History, record: StepStarted) -> None:
+    history.started[record.step or 0] = record
+
+
+def _step_finished(history: History, record: StepFinished) -> None:
+    history.finished[record.step or 0] = record
+
+
+def _effect_started(history: History, record: EffectStarted) -> None:
+    try:
+        phase = Phase.forward if record.phase is None else Phase.from_wire(record.phase)
+    except ValueError as error:
+        raise history._impossible(record, str(error)) from None
+    if record.effect_key is None or record.effect_key in history.by_key:
+        raise history._impossible(record, "an announcement without a key of its own")
+    spot = Spot(record.step or 0, phase, record.ordinal)
+    series = history.series.get(spot) or Series(spot)
+    if record.attempt != len(series.trials) + 1:
+        why = f"attempt {record.attempt} follows attempt {len(series.trials)}"
+        raise history._impossible(record, why)
+    if series.trials and series.last.outcome is None and not series.last.said:
+        raise history._impossible(record, f"attempt {record.attempt - 1} has no outcome (P3)")
+    history.series[spot] = series
+    trial = Trial(record)
+    series.trials.append(trial)
+    history.by_key[record.effect_key] = (series, trial)
+
+
+def _effect_ended(history: History, record: EffectDone | EffectFailed) -> None:
+    trial = history._outcome(record)
+    if trial.outcome is not None:
+        raise history._impossible(record, "a second outcome of one attempt")
+    trial.outcome = record
+    history.spend = history.spend.plus(record.spend)
+
+
+def _effect_said(history: History, record: EffectReconciled | RetryGranted) -> None:
+    trial = history._outcome(record)
+    if isinstance(trial.outcome, EffectDone):
+        raise history._impossible(record, "a verdict on an effect that succeeded")
+    if isinstance(record, EffectReconciled) and record.verdict not in VERDICTS:
+        raise history._impossible(record, f"the unknown verdict {record.verdict[:40]!r}")
+    trial.said.append(record)
+    if isinstance(record, RetryGranted):
+        history.conclusion = None
+
+
+def _concluded(history: History, record: RunConcluded) -> None:
+    history.conclusion = record
+    history.decision = None
+
+
+def _decided(history: History, record: QuarantineDecided) -> None:
+    history.decision = record
+    if record.decision == "reopen":
+        history.conclusion = None
+
+
+def _cancelled(history: History, record: RunCancelled) -> None:
+    history.cancelled = record
+
+
+READ: Final[dict[type[Record], Callable[[History, Any], None]]] = {
+    RunAdmitted: _admitted,
+    PlanFrozen: _plan,
+    StepStarted: _step_started,
+    StepFinished: _step_finished,
+    EffectStarted: _effect_started,
+    EffectDone: _effect_ended,
+    EffectFailed: _effect_ended,
+    EffectReconciled: _effect_said,
+    RetryGranted: _effect_said,
+    RunConcluded: _concluded,
+    QuarantineDecided: _decided,
+    RunCancelled: _cancelled,
+}

@@ -1,0 +1,69 @@
+"""The lives of runs, steps and effects: every pair of state and event is legal or refused."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from agentplane.core import lifecycle
+from agentplane.core.errors import InvariantViolation
+from agentplane.core.records import CLOSING
+
+NAMES = sorted(lifecycle.TABLES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_pair_is_legal_or_refused(name: str) -> None:
+    """What the table does not have is refused by name, and nothing else is."""
+    table = lifecycle.TABLES[name]
+    legal = 0
+    for state, event in product(lifecycle.states(table), lifecycle.events(table)):
+        if (state, event) in table:
+            assert lifecycle.step(table, state, event) == table[(state, event)]
+            legal += 1
+        else:
+            with pytest.raises(InvariantViolation, match="INV-01"):
+                lifecycle.step(table, state, event)
+    assert legal == len(table)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_state_is_reached_from_nothing(name: str) -> None:
+    """A state that no history reaches is a mistake in the table."""
+    table = lifecycle.TABLES[name]
+    reached, size = {"none"}, 0
+    while size != len(reached):
+        size = len(reached)
+        reached |= {after for (before, _), after in table.items() if before in reached}
+    assert reached == set(lifecycle.states(table))
+
+
+def test_what_seals_is_left_by_no_event() -> None:
+    """A run that nothing may resume has no row that leaves it, and the records agree on which those are."""
+    final = set(lifecycle.states(lifecycle.RUN)) - {before for before, _ in lifecycle.RUN}
+    assert final == {"succeeded", "cancelled", "abandoned"}
+    assert final <= CLOSING
+
+
+def test_no_effect_leaves_done_and_doubt_leaves_only_by_an_answer() -> None:
+    """P2 as a table: a refusal after a doubtful attempt is still doubt."""
+    effect = lifecycle.EFFECT
+    assert not [pair for pair in effect if pair[0] == "done"]
+    assert effect[("announced in doubt", "EffectFailed did_not_happen")] == "in doubt"
+    out_of_doubt = {
+        event for (before, event), after in effect.items() if before == "in doubt" and after != "in doubt"
+    }
+    assert out_of_doubt == {"EffectReconciled landed", "EffectReconciled did_not_happen", "EffectStarted"}
+    assert not [pair for pair, after in effect.items() if pair[0] == "landed" and after != "done"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_diagram_has_every_row(name: str) -> None:
+    """What the docs show is made from the table, one line a row."""
+    table = lifecycle.TABLES[name]
+    lines = lifecycle.mermaid(table).splitlines()
+    assert lines[0] == "stateDiagram-v2"
+    assert len(lines) == len(set(lines)) == len(table) + 1
+    assert any(line.startswith("    [*] --> ") for line in lines)
+    assert all(" " not in line.strip().split(" --> ")[0] for line in lines[1:])
