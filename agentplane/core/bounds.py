@@ -53,7 +53,7 @@ BUSY_WAIT_MS: Final = 5_000
 """How long BEGIN waits for a foreign writer before it is alarmed."""
 READ_TXN_MAX_MS: Final = 1_000
 """No read transaction of ours lasts longer: a reader pins the WAL."""
-CHECKPOINT_PAGES: Final = 1_000
+CHECKPOINT_PAGES: Final = 2_000
 """WAL pages after which a passive checkpoint runs on its own connection."""
 PAGE_ROWS_MAX: Final = 1_000
 """Rows of one page of any list."""

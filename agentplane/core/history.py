@@ -64,7 +64,8 @@ class Trial:
             permanent=failed.permanent if failed else False,
             retry_after_ms=failed.retry_after_ms if failed else None,
             replayed_failure=failed.replayed_failure if failed else False,
-            by_death=failed is not None and failed.lost_epoch is not None,
+            # Never dispatched, it is not one of the policy's attempts either: it was the process that stopped (P13).
+            by_death=failed is not None and (failed.lost_epoch is not None or failed.never_dispatched),
             said=tuple(_said(record) for record in self.said),
         )
 

@@ -206,6 +206,19 @@ def test_what_landed_what_it_gave_and_how_it_is_doubted(
     assert read.landed() == []
 
 
+def test_landed_counts_at_once_and_anything_else_only_in_time() -> None:
+    """P5: asked too early, a probe that found the deed is believed; one that did not is asked again."""
+    said = [
+        verdict(4, "landed", early=True),
+        verdict(4, "did_not_happen", early=True),
+        verdict(4, "inconclusive", early=True),
+    ]
+    heard = [
+        read_all(RUN, [ADMITTED, started(2), failed(3), one]).series[SPOT].attempts()[0].said for one in said
+    ]
+    assert heard == [(Said(Answer.LANDED),), (Said(Answer.SO_FAR),), (Said(Answer.SO_FAR),)]
+
+
 def test_words_on_the_run_are_kept_and_the_last_conclusion_wins() -> None:
     """Reopening and a granted retry take the conclusion back; abandoning does not."""
     ended = make(RunConcluded, 4, outcome="failed", chain_head="00" * 32)

@@ -279,7 +279,7 @@ def test_what_is_not_data_is_refused_and_never_made_into_text(place: str, value:
             assert caught.value.path.startswith(place.split(" ")[0] + inside)
 
 
-# A double from 2^53 up to 1e21 is written as the shortest digits that mean it, and reads back as that integer:
+# A double from 2^53 to 1e21 is written as the shortest digits that mean it, and reads back as that integer:
 # the bytes stay, the value may differ in its last digits. Everything else reads back equal.
 doubles = st.floats(-(2.0**53), 2.0**53) | st.floats(1e21, 1e300) | st.floats(-1e300, -1e21)
 numbers = st.integers(-(2**200), 2**200) | doubles

@@ -1,0 +1,375 @@
+"""Appending records to a run, and the index rows derived from them in the same transaction.
+
+Owns the append and everything a record implies elsewhere (run row, effects, admission key, outcome). Refuses
+a writer whose epoch or head is not the stored one, a second announcement under one key, a sealed run, and a
+success over an open announcement (P14). Invariant: the index can be rebuilt from the records and is never an
+authority over them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from agentplane.core import bounds, chain
+from agentplane.core.effects import Phase
+from agentplane.core.errors import (
+    DuplicateAdmission,
+    DuplicateEffect,
+    Fenced,
+    HeadMoved,
+    LeaseNotHeld,
+    NotApplicable,
+    NotFound,
+    OpenEffects,
+    PayloadTooLarge,
+    RunSealed,
+    ensure,
+    violated,
+)
+from agentplane.core.instants import from_text
+from agentplane.core.records import (
+    CLOSING,
+    EffectDone,
+    EffectFailed,
+    EffectReconciled,
+    EffectStarted,
+    QuarantineDecided,
+    Record,
+    RetryGranted,
+    RunAdmitted,
+    RunConcluded,
+    StepFinished,
+    StepStarted,
+)
+from agentplane.journal.tx import Row, Tx, number, raw, text
+
+
+class Linked(msgspec.Struct, frozen=True):
+    """A record with its bytes and its place in the chain, made by the run's owner before it is queued
+    (W5)."""
+
+    record: Record
+    body: bytes
+    hash: bytes
+
+
+class Head(msgspec.Struct, frozen=True):
+    """The last record of a run: its ``seq`` and ``hash`` (0 and the genesis hash before the first)."""
+
+    seq: int = 0
+    hash: bytes = chain.GENESIS
+
+
+def append(
+    tx: Tx,
+    run: str,
+    epoch: int,
+    head: Head,
+    linked: tuple[Linked, ...],
+    blobs: dict[bytes, bytes] | None = None,
+) -> Head:
+    """Append ``linked`` to ``run`` behind ``head``; the whole or nothing. Returns the new head.
+
+    Raises Fenced (another epoch), LeaseNotHeld (no lease was ever taken, or it was released), HeadMoved (W2),
+    RunSealed, NotFound (the run was never admitted), DuplicateEffect, OpenEffects, PayloadTooLarge; and
+    InvariantViolation for records that are not linked to one another.
+    """
+    lease = tx.one("SELECT epoch, takeovers, owner FROM lease WHERE tenant = ? AND run = ?", tx.tenant, run)
+    if lease is None:
+        raise LeaseNotHeld(f"No lease of {run} was ever taken.", run=run)
+    at_epoch = number(lease[0])
+    if at_epoch != epoch:
+        raise Fenced(f"The run {run} is at epoch {at_epoch}; this writer has {epoch}.", run=run, epoch=epoch)
+    if lease[2] is None:
+        # Not held by an expiry: an expired lease that nobody took still writes (L1), a released one does not.
+        raise LeaseNotHeld(f"The lease of {run} at epoch {epoch} was released.", run=run)
+    if number(lease[1]) and any(not isinstance(item.record, StepStarted) for item in linked):
+        # That a step began is not progress: a step that kills its process begins at every life (P4).
+        tx.run("UPDATE lease SET takeovers = 0 WHERE tenant = ? AND run = ?", tx.tenant, run)
+    stored = tx.one(
+        "SELECT head_seq, head_hash, log_index FROM run WHERE tenant = ? AND run = ?", tx.tenant, run
+    )
+    if stored is None:
+        raise NotFound(f"There is no run {run}.", run=run)
+    if stored[2] is not None:
+        raise RunSealed(f"The run {run} is sealed.", run=run)
+    at = Head(number(stored[0]), raw(stored[1]))
+    if at != head:
+        raise HeadMoved(
+            f"The run {run} ends at record {at.seq}; this append follows {head.seq}.", run=run, seq=at.seq
+        )
+    for digest, value in (blobs or {}).items():
+        tx.run(
+            "INSERT OR IGNORE INTO blob (tenant, digest, bytes) VALUES (?, ?, ?)", tx.tenant, digest, value
+        )
+    for item in linked:
+        _insert(tx, run, epoch, head, item)
+        head = Head(item.record.seq, item.hash)
+    tx.run(
+        "UPDATE run SET head_seq = ?, head_hash = ? WHERE tenant = ? AND run = ?",
+        head.seq,
+        head.hash,
+        tx.tenant,
+        run,
+    )
+    return head
+
+
+def _insert(tx: Tx, run: str, epoch: int, head: Head, item: Linked) -> None:
+    record = item.record
+    ensure(
+        record.run == run and record.epoch == epoch,
+        "INV-02 a record names the run and epoch it is appended under",
+    )
+    if record.seq != head.seq + 1:
+        raise HeadMoved(
+            f"Record {record.seq} cannot follow record {head.seq} of {run}.", run=run, seq=head.seq
+        )
+    if len(item.body) > bounds.RECORD_BYTES_MAX:
+        raise PayloadTooLarge(
+            f"A record of {len(item.body)} bytes is over the bound of {bounds.RECORD_BYTES_MAX}."
+        )
+    ensure(
+        chain.link(head.hash, item.body) == item.hash,
+        f"INV-08 a record's hash covers its body and the hash before it ({run}, record {record.seq})",
+    )
+    derive = DERIVE.get(type(record))
+    if derive is not None:
+        derive(tx, record)
+    tx.run(
+        "INSERT INTO record (tenant, run, seq, epoch, kind, case_id, at_ms, hash, body) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        tx.tenant,
+        run,
+        record.seq,
+        epoch,
+        type(record).__name__,
+        record.case,
+        from_text(record.at),
+        item.hash,
+        item.body,
+    )
+
+
+def admit(tx: Tx, run: str, *, capability: str, incarnation: str, at_ms: int, own: bool = False) -> None:
+    """Make the run's row, before its first record. ``own``: a run of the plane's (sweep, acts), left out of
+    lists."""
+    tx.run(
+        "INSERT INTO run "
+        "(tenant, run, capability, status, admitted_ms, head_seq, head_hash, incarnation, own) "
+        "VALUES (?, ?, ?, 'running', ?, 0, ?, ?, ?)",
+        tx.tenant,
+        run,
+        capability,
+        at_ms,
+        chain.GENESIS,
+        incarnation,
+        int(own),
+    )
+
+
+def claim_key(tx: Tx, key: str, run: str, digest: bytes) -> None:
+    """Claim an admission key for ``run``; ``digest`` covers what was asked. Raises DuplicateAdmission with
+    the holder."""
+    held = tx.one("SELECT run, digest FROM admission WHERE tenant = ? AND key = ?", tx.tenant, key)
+    if held is not None:
+        raise DuplicateAdmission(
+            f"The admission key is held by {text(held[0])}.", run=text(held[0]), same=raw(held[1]) == digest
+        )
+    tx.run(
+        "INSERT INTO admission (tenant, key, run, digest, at_ms) VALUES (?, ?, ?, ?, ?)",
+        tx.tenant, key, run, digest, tx.now_ms,
+    )  # fmt: skip
+
+
+def _effect_started(tx: Tx, record: EffectStarted) -> None:
+    ensure(
+        record.effect_key is not None and record.step is not None,
+        "INV-03 an announcement names its key and step",
+    )
+    try:
+        tx.run(
+            "INSERT INTO effect (tenant, run, key, step, phase, ordinal, attempt, mutates, state) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'announced')",
+            tx.tenant,
+            record.run,
+            bytes.fromhex(record.effect_key or ""),
+            record.step,
+            Phase.forward if record.phase is None else Phase.from_wire(record.phase),
+            record.ordinal,
+            record.attempt,
+            int(record.mutates),
+        )
+    except tx.dialect.unique_violation:
+        raise DuplicateEffect(
+            f"The run {record.run} has announced the effect {record.effect_key} before.",
+            run=record.run, effect=record.effect_key,
+        ) from None  # fmt: skip
+    tx.run(
+        "UPDATE run SET status = 'running' WHERE tenant = ? AND run = ? AND status <> 'running'",
+        tx.tenant,
+        record.run,
+    )
+
+
+STANDING: Final = frozenset({"done", "landed", "in_doubt", "inconclusive"})
+"""States of an attempt that took effect, or may have; ``run.landed`` counts those of mutations."""
+
+
+def _effect_ended(tx: Tx, record: EffectDone | EffectFailed) -> None:
+    """An announcement has one outcome (P3)."""
+    state, mutates, *_ = _effect_row(tx, record)
+    where = f"({record.run}, record {record.seq})"
+    ensure(state == "announced", f"INV-04 an announcement has one outcome {where}; this one is {state!r}")
+    after = "done" if isinstance(record, EffectDone) else record.disposition.value
+    _set_state(tx, record, after)
+    if mutates:
+        _count_landed(tx, record.run, int(after in STANDING))
+
+
+def _effect_reconciled(tx: Tx, record: EffectReconciled) -> None:
+    """A verdict; what is done or has landed may only be said to have landed. Raises NotApplicable."""
+    state, mutates, *place = _effect_row(tx, record)
+    if state in ("done", "landed") and record.verdict != "landed":
+        raise NotApplicable(
+            f"The effect {record.effect_key} took place; no verdict undoes that.", run=record.run
+        )
+    if state == "done":
+        return
+    after = "in_doubt" if record.early and record.verdict != "landed" else record.verdict
+    _set_state(tx, record, after)
+    change = (after in STANDING) - (state in STANDING)
+    if after == "did_not_happen":
+        # The verdict is about the whole series: earlier attempts in doubt did not happen either (P2).
+        change -= tx.run(
+            "UPDATE effect SET state = 'did_not_happen' WHERE tenant = ? AND run = ? AND step = ? "
+            "AND phase = ? AND ordinal = ? AND state IN ('in_doubt', 'inconclusive')",
+            tx.tenant, record.run, *place,
+        )  # fmt: skip
+    if mutates:
+        _count_landed(tx, record.run, change)
+
+
+def _effect_row(tx: Tx, record: Record) -> Row:
+    row = tx.one(
+        "SELECT state, mutates, step, phase, ordinal FROM effect WHERE tenant = ? AND run = ? AND key = ?",
+        tx.tenant, record.run, bytes.fromhex(record.effect_key or ""),
+    )  # fmt: skip
+    if row is None:
+        violated(f"INV-04 an outcome follows its announcement ({record.run}, record {record.seq})")
+    return row
+
+
+def _set_state(tx: Tx, record: Record, state: str) -> None:
+    tx.run(
+        "UPDATE effect SET state = ? WHERE tenant = ? AND run = ? AND key = ?",
+        state, tx.tenant, record.run, bytes.fromhex(record.effect_key or ""),
+    )  # fmt: skip
+
+
+def _count_landed(tx: Tx, run: str, change: int) -> None:
+    if change:
+        tx.run("UPDATE run SET landed = landed + ? WHERE tenant = ? AND run = ?", change, tx.tenant, run)
+
+
+def open_effects(tx: Tx, run: str, step: int | None = None) -> list[str]:
+    """Hex keys of announcements without an outcome, of the run or of one step."""
+    where = "" if step is None else " AND step = ?"
+    params: tuple[int, ...] = () if step is None else (step,)
+    rows = tx.all(
+        "SELECT key FROM effect WHERE tenant = ? AND run = ? AND state = 'announced'"
+        + where
+        + " ORDER BY key",
+        tx.tenant,
+        run,
+        *params,
+    )
+    return [raw(row[0]).hex() for row in rows]
+
+
+def _step_finished(tx: Tx, record: StepFinished) -> None:
+    if record.outcome == "succeeded" and open_effects(tx, record.run, record.step):
+        raise OpenEffects(
+            f"Step {record.step} of {record.run} has an announcement without an outcome.", run=record.run
+        )
+
+
+def _run_concluded(tx: Tx, record: RunConcluded) -> None:
+    if record.outcome in ("succeeded", "cancelled") and open_effects(tx, record.run):
+        raise OpenEffects(f"The run {record.run} has an announcement without an outcome.", run=record.run)
+    tx.run(
+        "UPDATE run SET status = ?, reason = ?, code = ?, concluded_ms = ? WHERE tenant = ? AND run = ?",
+        record.outcome, record.reason, record.code, tx.now_ms, tx.tenant, record.run,
+    )  # fmt: skip
+
+
+def _reopened(tx: Tx, record: RetryGranted | QuarantineDecided) -> None:
+    if isinstance(record, QuarantineDecided) and record.decision == "abandon":
+        return
+    tx.run(
+        "UPDATE run SET status = 'running', reason = NULL, code = NULL WHERE tenant = ? AND run = ?",
+        tx.tenant,
+        record.run,
+    )
+
+
+def _admitted(tx: Tx, record: RunAdmitted) -> None:
+    ensure(record.seq == 1, "INV-05 a run begins with its admission")
+
+
+DERIVE: Final[dict[type[Record], Callable[[Tx, Any], None]]] = {
+    RunAdmitted: _admitted,
+    EffectStarted: _effect_started,
+    EffectDone: _effect_ended,
+    EffectFailed: _effect_ended,
+    EffectReconciled: _effect_reconciled,
+    StepFinished: _step_finished,
+    RunConcluded: _run_concluded,
+    RetryGranted: _reopened,
+    QuarantineDecided: _reopened,
+}
+
+
+def seal(tx: Tx, run: str) -> int:
+    """Give a concluded run the next dense ``log_index``; sealing twice answers the first. Raises NotFound.
+
+    Only a conclusion that nothing may resume seals; anything else is an invariant. Not fenced by itself: it
+    belongs into the unit that appends the conclusion, or that acquires the lease.
+    """
+    row = tx.one("SELECT status, head_hash, log_index FROM run WHERE tenant = ? AND run = ?", tx.tenant, run)
+    if row is None:
+        raise NotFound(f"There is no run {run}.", run=run)
+    if row[2] is not None:
+        return number(row[2])
+    last = tx.one(
+        "SELECT kind FROM record WHERE tenant = ? AND run = ? ORDER BY seq DESC LIMIT 1", tx.tenant, run
+    )
+    ensure(
+        row[0] in CLOSING and last == ("RunConcluded",),
+        f"INV-06 only a closed conclusion seals ({run}: {row[0]!r})",
+    )
+    top = tx.one("SELECT max(log_index) FROM seal WHERE tenant = ?", tx.tenant)
+    index = 0 if top is None or top[0] is None else number(top[0]) + 1
+    tx.run(
+        "INSERT INTO seal (tenant, log_index, run, hash, at_ms) VALUES (?, ?, ?, ?, ?)",
+        tx.tenant, index, run, raw(row[1]), tx.now_ms,
+    )  # fmt: skip
+    tx.run("UPDATE run SET log_index = ? WHERE tenant = ? AND run = ?", index, tx.tenant, run)
+    return index
+
+
+def request_cancel(
+    tx: Tx, run: str, actor: str, basis: str, uid: int | None, reason: str
+) -> tuple[bool, str]:
+    """Ask for a stop, without a lease; the first asker stays. Returns (recorded, who asked first)."""
+    first = tx.one("SELECT actor FROM cancel WHERE tenant = ? AND run = ?", tx.tenant, run)
+    if first is not None:
+        return False, text(first[0])
+    tx.run(
+        "INSERT INTO cancel (tenant, run, actor, basis, uid, reason, at_ms) VALUES (?, ?, ?, ?, ?, ?, ?)",
+        tx.tenant, run, actor, basis, uid, reason, tx.now_ms,
+    )  # fmt: skip
+    return True, actor
