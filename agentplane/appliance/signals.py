@@ -1,0 +1,144 @@
+"""TERM, INT and HUP, heard whatever the loop is doing.
+
+Owns these three signals from ``install`` on, and the thread that hears them. Refuses to lose one that arrives
+before the loop runs, or to wait for the loop with the second. Invariant: the first TERM or INT runs
+``on_first`` on the loop, any later one runs ``on_second`` in the thread and ends the process, even while the
+main thread is stuck in a call that never returns to Python.
+
+A handler in Python runs on the main thread between two bytecodes, so a stuck main thread is deaf to it. The
+interpreter's own handler, in C, writes the signal's number to the wakeup descriptor at once, and a thread
+reads it there. Trio takes that descriptor when its loop starts, so up to ``watch`` the handlers in Python
+write the number themselves, to the same place. Blocking the signals until then would be simpler, and every
+child process started meanwhile would be born deaf to them.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Final
+
+import trio
+
+from agentplane.core import bounds
+from agentplane.core.errors import EXIT_PARTIAL
+
+ENDS: Final = frozenset({signal.SIGTERM, signal.SIGINT})
+HEARD: Final = ENDS | {signal.SIGHUP}
+READ_BYTES: Final = 512
+STOP: Final = b"\0"
+
+
+class Signals:
+    """The signals of one process, PID 1 or not. ``on_second`` is called in a thread of its own and may end
+    the process by itself; when it has not within ``leave_s`` seconds, the process leaves with status 5 (work
+    was cut).
+    """
+
+    def __init__(self, on_second: Callable[[], object], *, leave_s: float = bounds.FLUSH_MAX_S) -> None:
+        self._on_second = on_second
+        self._leave_s = leave_s
+        self._ends = 0
+        self._hups = 0
+        self._armed = False
+        self._news = trio.Event()
+        self._token: trio.lowlevel.TrioToken | None = None
+        self._ours, self._wakeup = socket.socketpair()
+        self._wakeup.setblocking(False)
+        self._thread = threading.Thread(target=self._hear, name="signals", daemon=True)
+        self._before: dict[signal.Signals, object] = {}
+
+    def install(self) -> None:
+        """From here on no signal is lost; they act from ``watch`` on. On the main thread, before the loop."""
+        self._thread.start()
+        for number in HEARD:
+            # Explicit handlers: for PID 1 the kernel drops a signal whose action is the default.
+            self._before[number] = signal.signal(number, self._early)
+        self._before[signal.SIGPIPE] = signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+
+    async def watch(
+        self, on_first: Callable[[], object], on_hup: Callable[[], object],
+        *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:  # fmt: skip
+        """Carry out what was heard, until cancelled. Both callbacks run on the loop. Several HUPs at once are
+        one reload.
+        """
+        self._token = trio.lowlevel.current_trio_token()
+        self._arm()
+        task_status.started()
+        begun, reloaded = False, 0
+        while True:
+            self._news = trio.Event()
+            if self._ends and not begun:
+                begun = True
+                on_first()
+            if self._hups != reloaded:
+                reloaded = self._hups
+                on_hup()
+            await self._news.wait()
+
+    def close(self) -> None:
+        """Give the signals back as they were found, for a process that goes on without a plane. After the
+        loop.
+        """
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+        self._wakeup.setblocking(True)
+        self._wakeup.send(STOP)
+        if self._thread.ident is not None:
+            self._thread.join()
+        self._ours.close()
+        self._wakeup.close()
+
+    def _arm(self) -> None:
+        # pthread_sigmask runs the handlers of what has arrived, so that each signal is told by one of the two
+        # ways, never both.
+        signal.pthread_sigmask(signal.SIG_BLOCK, HEARD)
+        try:
+            signal.set_wakeup_fd(self._wakeup.fileno(), warn_on_full_buffer=False)
+            self._armed = True
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, HEARD)
+
+    def _early(self, number: int, frame: FrameType | None) -> None:
+        if not self._armed:
+            try:
+                self._wakeup.send(bytes([number]))
+            except BlockingIOError:
+                # Hundreds wait unread already: one more says nothing new.
+                return
+
+    def _hear(self) -> None:
+        while True:
+            for number in self._ours.recv(READ_BYTES):
+                if number == STOP[0]:
+                    return
+                if number == signal.SIGHUP:
+                    self._hups += 1
+                elif number in ENDS:
+                    self._ends += 1
+                    if self._ends > 1:
+                        self._leave()
+                # For every other signal too: trio's own descriptor would have woken its loop, so that the
+                # handler runs.
+                self._wake()
+
+    def _wake(self) -> None:
+        if self._token is not None:
+            try:
+                self._token.run_sync_soon(self._tell, idempotent=True)
+            except trio.RunFinishedError:
+                return
+
+    def _tell(self) -> None:
+        self._news.set()
+
+    def _leave(self) -> None:
+        last = threading.Thread(target=self._on_second, name="leave", daemon=True)
+        last.start()
+        last.join(self._leave_s)
+        os._exit(EXIT_PARTIAL)

@@ -1,0 +1,219 @@
+"""A signal is heard before the loop runs, while it runs and while it is stuck; each test's subject is a real
+process.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+HEAD = """
+import hashlib, os, signal, subprocess, sys, threading, time
+import trio
+from agentplane.appliance.signals import Signals
+
+def say(word):
+    os.write(1, word.encode() + b"\\n")
+
+signals = Signals(on_second=lambda: say("second"), leave_s=30)
+
+async def loop(first=lambda: say("first"), hup=lambda: say("hup"), after=lambda: None):
+    async with trio.open_nursery() as nursery:
+        await nursery.start(signals.watch, first, hup)
+        say("ready")
+        after()
+
+def stuck():
+    # One call in C that neither returns nor looks at signals; said from beside it, once it has begun.
+    threading.Timer(0.2, say, ["stuck"]).start()
+    hashlib.pbkdf2_hmac("sha256", b"x", b"y", 2**31 - 1)
+"""
+
+
+@contextmanager
+def running(script: str, *command: str) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [*command, sys.executable, "-c", HEAD + script], stdout=subprocess.PIPE, text=True, bufsize=1
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def word(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def test_a_signal_before_the_loop_is_not_lost() -> None:
+    """It begins the drain once the loop runs, and counts once."""
+    script = """
+signals.install()
+os.kill(os.getpid(), signal.SIGTERM)
+def first():
+    say("first")
+    os._exit(0)
+trio.run(loop, first)
+"""
+    with running(script) as process:
+        assert "first" in (word(process), word(process))
+        assert process.wait(60) == 0
+
+
+def test_a_signal_between_the_loops_start_and_the_watch_is_not_lost() -> None:
+    """Trio has the wakeup descriptor then; the handler passes it on, once."""
+    script = """
+async def main():
+    os.kill(os.getpid(), signal.SIGTERM)
+    await trio.lowlevel.checkpoint()
+    await loop(lambda: (say("first"), os._exit(0)))
+signals.install()
+trio.run(main)
+"""
+    with running(script) as process:
+        assert "first" in (word(process), word(process))
+        assert process.wait(60) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_first_begins_and_the_second_ends(number: int) -> None:
+    """The second is status 5, after what `on_second` had to do."""
+    with running("signals.install(); trio.run(loop)") as process:
+        assert word(process) == "ready"
+        process.send_signal(number)
+        assert word(process) == "first"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 5
+        assert word(process) == "second"
+
+
+def test_a_stuck_loop_is_not_deaf_to_the_second() -> None:
+    """The main thread is in a call that never returns to Python, so no handler in Python can run."""
+    with running("signals.install(); trio.run(loop, stuck)") as process:
+        assert word(process) == "ready"
+        process.send_signal(signal.SIGTERM)
+        assert word(process) == "stuck"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 5
+        assert word(process) == "second"
+
+
+def test_a_loop_stuck_before_the_first_hears_both() -> None:
+    """The drain cannot begin; the second still ends the process."""
+    script = "signals.install(); trio.run(lambda: loop(after=stuck))"
+    with running(script) as process:
+        assert (word(process), word(process)) == ("ready", "stuck")
+        process.send_signal(signal.SIGINT)
+        # Two of one number may arrive as one; of two numbers none is merged.
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 5
+
+
+def test_a_second_whose_work_hangs_ends_the_process_all_the_same() -> None:
+    """A flush that never returns gets its bound and no more."""
+    script = """
+signals = Signals(on_second=threading.Event().wait, leave_s=0.05)
+signals.install()
+trio.run(loop)
+"""
+    with running(script) as process:
+        assert word(process) == "ready"
+        process.send_signal(signal.SIGTERM)
+        assert word(process) == "first"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 5
+
+
+def test_hangups_reload_and_never_end() -> None:
+    """However many."""
+    with running("signals.install(); trio.run(loop)") as process:
+        assert word(process) == "ready"
+        for _ in range(3):
+            process.send_signal(signal.SIGHUP)
+            assert word(process) == "hup"
+        process.send_signal(signal.SIGTERM)
+        assert word(process) == "first"
+        process.send_signal(signal.SIGHUP)
+        assert word(process) == "hup"
+
+
+def test_an_error_of_a_callback_is_an_error_of_the_watch() -> None:
+    """It takes the nursery down like any other, and not trio's own machinery."""
+    script = """
+def fails():
+    raise LookupError
+signals.install()
+try:
+    trio.run(loop, fails)
+except* LookupError:
+    say("lookup")
+"""
+    with running(script) as process:
+        assert word(process) == "ready"
+        process.send_signal(signal.SIGTERM)
+        assert word(process) == "lookup"
+
+
+def test_children_are_born_with_ears() -> None:
+    """Neither a blocked signal nor an ignored one is handed down, at any stage."""
+    script = """
+def child():
+    say(subprocess.run([sys.executable, "-c", "print(open('/proc/self/status').read())"], capture_output=True,
+        text=True, check=True).stdout.replace("\\n", "|"))
+signals.install()
+child()
+trio.run(lambda: loop(after=child))
+"""
+    with running(script) as process:
+        before, _, after = word(process), word(process), word(process)
+    for status in (before, after):
+        fields = dict(line.split(":", 1) for line in status.split("|") if ":" in line)
+        for name in ("SigBlk", "SigIgn"):
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                assert not int(fields[name], 16) >> (number - 1) & 1, (name, number)
+
+
+def test_it_works_as_process_one(need_tool: Callable[[str], str]) -> None:
+    """For PID 1 the kernel drops what has no handler: first, reload and second all act."""
+    unshare = [need_tool("unshare"), "--fork", "--pid", "--mount-proc", "--kill-child"]
+    unshare += [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+    if subprocess.run([*unshare, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("missing: a PID namespace (unshare is not allowed here)")
+    with running("say(str(os.getpid())); signals.install(); trio.run(loop)", *unshare) as process:
+        assert (word(process), word(process)) == ("1", "ready")
+        with open(f"/proc/{process.pid}/task/{process.pid}/children") as file:
+            child = int(file.read().split()[0])
+        os.kill(child, signal.SIGHUP)
+        assert word(process) == "hup"
+        os.kill(child, signal.SIGTERM)
+        assert word(process) == "first"
+        os.kill(child, signal.SIGINT)
+        assert process.wait(60) == 5
+
+
+def test_close_gives_the_signals_back() -> None:
+    """A process that goes on without a plane has its own handlers again."""
+    script = """
+before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)]
+signals.install()
+async def main():
+    with trio.CancelScope() as scope:
+        await loop(after=scope.cancel)
+trio.run(main)
+signals.close()
+after = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)]
+say(str(before == after and signal.set_wakeup_fd(-1) == -1))
+"""
+    with running(script) as process:
+        assert (word(process), word(process)) == ("ready", "True")
+        assert process.wait(60) == 0
