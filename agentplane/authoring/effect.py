@@ -135,8 +135,12 @@ def effect(
             raise SkillFault(f"{here} is local and so may not mutate.")
         if not 0 < timeout_s <= bounds.EFFECT_TIMEOUT_MAX_S:
             raise SkillFault(f"{here} needs timeout_s between 0 and {bounds.EFFECT_TIMEOUT_MAX_S}.")
-        if settle_s < 0 or key_window_s < 0:
-            raise SkillFault(f"{here} has a negative duration.")
+        if not 0 <= settle_s <= bounds.EFFECT_TIMEOUT_MAX_S:
+            raise SkillFault(f"{here} needs settle_s between 0 and {bounds.EFFECT_TIMEOUT_MAX_S}.")
+        if type(key_window_s) is not int or key_window_s < 0:
+            raise SkillFault(f"{here} needs key_window_s as whole seconds, 0 or more.")
+        if isinstance(secrets, str) or not all(isinstance(name, str) for name in secrets):
+            raise SkillFault(f"{here} needs secrets as a list of names.")
         chosen = recovery or (Recovery.REQUIRES_OPERATOR if changing else Recovery.RETRY)
         return Effect(
             kind, body, mutates=changing, recovery=Recovery(chosen), key_window_s=key_window_s,

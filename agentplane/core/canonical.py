@@ -116,9 +116,7 @@ def decode(raw: bytes | bytearray | memoryview, *, max_bytes: int, max_depth: in
     return value
 
 
-def decode_canonical(
-    raw: bytes | bytearray | memoryview, *, max_bytes: int, max_depth: int = MAX_DEPTH
-) -> object:
+def decode_canonical(raw: bytes | bytearray | memoryview, *, max_bytes: int, max_depth: int = MAX_DEPTH) -> object:
     """As `decode`, and refuses bytes that are not the canonical form of what they say."""
     whole = _bounded(raw, max_bytes)
     if max_depth >= MAX_DEPTH:

@@ -1,7 +1,7 @@
 """When wall time cannot be believed (L3).
 
-Owns the two comparisons and their sentences. Refuses to read a clock. Invariant: a suspect clock opens no key window and fires nothing;
-it only ever makes the plane more careful.
+Owns the two comparisons and their sentences. Refuses to read a clock. Invariant: a suspect clock opens no key
+window and fires nothing; it only ever makes the plane more careful.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ def suspect_at_start(wall_ms: int, last_record_ms: int | None) -> str | None:
     if wall_ms < last_record_ms:
         return f"the clock says {to_text(wall_ms)}, behind the last record at {to_text(last_record_ms)}"
     if wall_ms - last_record_ms > bounds.CLOCK_AHEAD_MAX_S * 1000:
-        return f"the clock says {to_text(wall_ms)}, more than seven days after the last record at {to_text(last_record_ms)}"
+        return (
+            f"the clock says {to_text(wall_ms)}, more than seven days after the last record at "
+            f"{to_text(last_record_ms)}"
+        )
     return None
 
 

@@ -34,9 +34,7 @@ class AgentplaneError(Exception):
     ``details`` holds machine-readable facts (never a secret, never case content).
     """
 
-    row: ClassVar[Row] = Row(
-        "internal", "us", EXIT_OPERATIONAL, 500, "Report this with the log line that names it."
-    )
+    row: ClassVar[Row] = Row("internal", "us", EXIT_OPERATIONAL, 500, "Report this with the log line that names it.")
 
     def __init__(self, message: str, **details: object) -> None:
         super().__init__(message)
@@ -78,21 +76,15 @@ class PayloadTooLarge(AgentplaneError):
 
 
 class Unauthenticated(AgentplaneError):
-    row = Row(
-        "unauthenticated", "caller", EXIT_OPERATIONAL, 401, "Present a token made by `agentplane token new`."
-    )
+    row = Row("unauthenticated", "caller", EXIT_OPERATIONAL, 401, "Present a token made by `agentplane token new`.")
 
 
 class Forbidden(AgentplaneError):
-    row = Row(
-        "forbidden", "caller", EXIT_NO, 403, "Ask for a role that has this action, in [access] of plane.toml."
-    )
+    row = Row("forbidden", "caller", EXIT_NO, 403, "Ask for a role that has this action, in [access] of plane.toml.")
 
 
 class DuplicateAdmission(Refusal):
-    row = Row(
-        "duplicate_admission", "caller", EXIT_NO, 409, "Use another key, or read the run that holds this one."
-    )
+    row = Row("duplicate_admission", "caller", EXIT_NO, 409, "Use another key, or read the run that holds this one.")
 
 
 class NotApplicable(Refusal):
@@ -101,21 +93,15 @@ class NotApplicable(Refusal):
 
 # --- wait -----------------------------------------------------------------------------------------
 class LeaseHeld(Refusal):
-    row = Row(
-        "lease_held", "wait", EXIT_OPERATIONAL, 409, "A live owner holds this run: wait for it, or drain it."
-    )
+    row = Row("lease_held", "wait", EXIT_OPERATIONAL, 409, "A live owner holds this run: wait for it, or drain it.")
 
 
 class StoreBusy(AgentplaneError):
-    row = Row(
-        "store_busy", "wait", EXIT_OPERATIONAL, 503, "Another process holds the database: wait, or stop it."
-    )
+    row = Row("store_busy", "wait", EXIT_OPERATIONAL, 503, "Another process holds the database: wait, or stop it.")
 
 
 class Draining(AgentplaneError):
-    row = Row(
-        "draining", "wait", EXIT_OPERATIONAL, 503, "Repeat with the same key; the next process will answer."
-    )
+    row = Row("draining", "wait", EXIT_OPERATIONAL, 503, "Repeat with the same key; the next process will answer.")
 
 
 class Paused(AgentplaneError):
@@ -164,9 +150,7 @@ class JournalCorrupt(AgentplaneError):
 
 
 class UnreadableRecord(JournalCorrupt):
-    row = Row(
-        "unreadable_record", "operator", EXIT_OPERATIONAL, 500, "Use the build that wrote it, or a newer one."
-    )
+    row = Row("unreadable_record", "operator", EXIT_OPERATIONAL, 500, "Use the build that wrote it, or a newer one.")
 
 
 class UndecidedEffect(AgentplaneError):
@@ -194,9 +178,7 @@ class StoreLocked(AgentplaneError):
 
 
 class StoreUnfit(AgentplaneError):
-    row = Row(
-        "store_unfit", "operator", EXIT_OPERATIONAL, 500, "Put the store where the sentence says it can be."
-    )
+    row = Row("store_unfit", "operator", EXIT_OPERATIONAL, 500, "Put the store where the sentence says it can be.")
 
 
 class StoreFailed(AgentplaneError):
@@ -210,9 +192,7 @@ class StoreFailed(AgentplaneError):
 
 
 class Settings(AgentplaneError):
-    row = Row(
-        "settings", "operator", EXIT_USAGE, 500, "Correct plane.toml, the flag or the variable that is named."
-    )
+    row = Row("settings", "operator", EXIT_USAGE, 500, "Correct plane.toml, the flag or the variable that is named.")
 
 
 class SkillFault(AgentplaneError):
@@ -220,9 +200,7 @@ class SkillFault(AgentplaneError):
 
 
 class Unreachable(AgentplaneError):
-    row = Row(
-        "unreachable", "operator", EXIT_OPERATIONAL, 503, "Check permission, namespace and drain, as named."
-    )
+    row = Row("unreachable", "operator", EXIT_OPERATIONAL, 503, "Check permission, namespace and drain, as named.")
 
 
 class NotServing(AgentplaneError):
@@ -247,9 +225,7 @@ class HeadMoved(Refusal):
 
 
 class DuplicateEffect(Refusal):
-    row = Row(
-        "duplicate_effect", "us", EXIT_OPERATIONAL, 409, "Replay should have answered: report the journal."
-    )
+    row = Row("duplicate_effect", "us", EXIT_OPERATIONAL, 409, "Replay should have answered: report the journal.")
 
 
 class RunSealed(Refusal):

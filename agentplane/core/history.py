@@ -64,7 +64,8 @@ class Trial:
             permanent=failed.permanent if failed else False,
             retry_after_ms=failed.retry_after_ms if failed else None,
             replayed_failure=failed.replayed_failure if failed else False,
-            # Never dispatched, it is not one of the policy's attempts either: it was the process that stopped (P13).
+            # Never dispatched, it is not one of the policy's attempts either: it was the process that stopped
+            # (P13).
             by_death=failed is not None and (failed.lost_epoch is not None or failed.never_dispatched),
             said=tuple(_said(record) for record in self.said),
         )
@@ -122,11 +123,7 @@ class Series:
 
     def generation(self) -> int:
         """How often a person asked for a new idempotency key (P8)."""
-        return sum(
-            isinstance(said, EffectReconciled) and said.new_key
-            for trial in self.trials
-            for said in trial.said
-        )
+        return sum(isinstance(said, EffectReconciled) and said.new_key for trial in self.trials for said in trial.said)
 
     def idempotency_key(self) -> str | None:
         """The key to send: attempt 1's of the present generation, or None when a new one must be derived
@@ -162,9 +159,7 @@ class Series:
         return outcome if isinstance(outcome, EffectFailed) else None
 
     def doubt(self) -> Doubt:
-        heard = self.last.said or (
-            isinstance(self.last.outcome, EffectFailed) and self.last.outcome.lost_epoch is None
-        )
+        heard = self.last.said or (isinstance(self.last.outcome, EffectFailed) and self.last.outcome.lost_epoch is None)
         return Doubt.INCONCLUSIVE if heard else Doubt.ANNOUNCED
 
     def landed(self) -> bool:
@@ -218,9 +213,7 @@ class History:
 
     def of_step(self, step: int, phase: Phase) -> list[Series]:
         """Every series of a step's phase, by ordinal."""
-        return [
-            self.series[spot] for spot in sorted(self.series) if spot.step == step and spot.phase == phase
-        ]
+        return [self.series[spot] for spot in sorted(self.series) if spot.step == step and spot.phase == phase]
 
     def landed(self) -> list[Series]:
         return [series for series in self.series.values() if series.landed()]

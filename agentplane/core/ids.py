@@ -42,9 +42,7 @@ def new_id(prefix: str, ms: int, entropy: bytes) -> str:
 def parse_id(text: str, prefix: str) -> str:
     """The same text, once it is known to be an id of that prefix. Raises InvalidId with one sentence."""
     if not is_id(text, prefix):
-        raise InvalidId(
-            f"{text[:60]!a} is not an id of the form {prefix}_ and 26 upper-case Crockford characters"
-        )
+        raise InvalidId(f"{text[:60]!a} is not an id of the form {prefix}_ and 26 upper-case Crockford characters")
     return text
 
 

@@ -215,9 +215,7 @@ def _decide_doubt(attempts: tuple[Attempt, ...], recovery: Declared, policy: Ret
     if last.replayed_failure:
         return Escalate(Doubt.INCONCLUSIVE, _REPLAYED)
     if _deaths(attempts) > policy.max_deaths:
-        return _escalate(
-            last, f"more than {policy.max_deaths} attempts were lost to the death of the process"
-        )
+        return _escalate(last, f"more than {policy.max_deaths} attempts were lost to the death of the process")
     mode = recovery.mode
     if mode is Mode.REQUIRES_OPERATOR:
         return _escalate(last, "the effect declares that a person must look")
@@ -228,11 +226,7 @@ def _decide_doubt(attempts: tuple[Attempt, ...], recovery: Declared, policy: Ret
             return _ask(attempts, recovery, age)
         return _escalate(last, "the provider's key window has passed, or its age is unknown")
     counted = _counted(attempts)
-    if (
-        last.permanent
-        or counted >= policy.max_attempts
-        or any(said.answer is not Answer.SO_FAR for said in last.said)
-    ):
+    if last.permanent or counted >= policy.max_attempts or any(said.answer is not Answer.SO_FAR for said in last.said):
         if recovery.probe:
             return _ask(attempts, recovery, age)
         return _escalate(last, "an earlier attempt is in doubt, and this series may not be repeated any more")
@@ -251,9 +245,7 @@ def _decide_clear(attempts: tuple[Attempt, ...], recovery: Declared, policy: Ret
     if any(said.answer is Answer.RETRY_GRANTED for said in last.said):
         return Repeat(attempt=last.number + 1)
     if _deaths(attempts) > policy.max_deaths:
-        return _escalate(
-            last, f"more than {policy.max_deaths} attempts were lost to the death of the process"
-        )
+        return _escalate(last, f"more than {policy.max_deaths} attempts were lost to the death of the process")
     if last.permanent:
         # A probe's did_not_happen makes an ordinary failure of it, and a permanent one is not repeated (P1).
         return Fail("the failure is permanent")

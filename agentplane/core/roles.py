@@ -14,9 +14,7 @@ READ: Final = frozenset({
     "api:attention", "api:check", "api:config.read", "api:metrics.read",
 })  # fmt: skip
 AUTHOR: Final = frozenset({"api:run.start", "api:event.deliver", "api:run.read", "api:status.read"})
-REVIEW: Final = frozenset(
-    {"api:task.list", "api:task.read", "api:task.claim", "api:task.release", "api:task.decide"}
-)
+REVIEW: Final = frozenset({"api:task.list", "api:task.read", "api:task.claim", "api:task.release", "api:task.decide"})
 OPERATE: Final = frozenset(
     {
         "api:run.cancel",

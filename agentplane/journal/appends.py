@@ -89,22 +89,16 @@ def append(
     if number(lease[1]) and any(not isinstance(item.record, StepStarted) for item in linked):
         # That a step began is not progress: a step that kills its process begins at every life (P4).
         tx.run("UPDATE lease SET takeovers = 0 WHERE tenant = ? AND run = ?", tx.tenant, run)
-    stored = tx.one(
-        "SELECT head_seq, head_hash, log_index FROM run WHERE tenant = ? AND run = ?", tx.tenant, run
-    )
+    stored = tx.one("SELECT head_seq, head_hash, log_index FROM run WHERE tenant = ? AND run = ?", tx.tenant, run)
     if stored is None:
         raise NotFound(f"There is no run {run}.", run=run)
     if stored[2] is not None:
         raise RunSealed(f"The run {run} is sealed.", run=run)
     at = Head(number(stored[0]), raw(stored[1]))
     if at != head:
-        raise HeadMoved(
-            f"The run {run} ends at record {at.seq}; this append follows {head.seq}.", run=run, seq=at.seq
-        )
+        raise HeadMoved(f"The run {run} ends at record {at.seq}; this append follows {head.seq}.", run=run, seq=at.seq)
     for digest, value in (blobs or {}).items():
-        tx.run(
-            "INSERT OR IGNORE INTO blob (tenant, digest, bytes) VALUES (?, ?, ?)", tx.tenant, digest, value
-        )
+        tx.run("INSERT OR IGNORE INTO blob (tenant, digest, bytes) VALUES (?, ?, ?)", tx.tenant, digest, value)
     for item in linked:
         _insert(tx, run, epoch, head, item)
         head = Head(item.record.seq, item.hash)
@@ -125,13 +119,9 @@ def _insert(tx: Tx, run: str, epoch: int, head: Head, item: Linked) -> None:
         "INV-02 a record names the run and epoch it is appended under",
     )
     if record.seq != head.seq + 1:
-        raise HeadMoved(
-            f"Record {record.seq} cannot follow record {head.seq} of {run}.", run=run, seq=head.seq
-        )
+        raise HeadMoved(f"Record {record.seq} cannot follow record {head.seq} of {run}.", run=run, seq=head.seq)
     if len(item.body) > bounds.RECORD_BYTES_MAX:
-        raise PayloadTooLarge(
-            f"A record of {len(item.body)} bytes is over the bound of {bounds.RECORD_BYTES_MAX}."
-        )
+        raise PayloadTooLarge(f"A record of {len(item.body)} bytes is over the bound of {bounds.RECORD_BYTES_MAX}.")
     ensure(
         chain.link(head.hash, item.body) == item.hash,
         f"INV-08 a record's hash covers its body and the hash before it ({run}, record {record.seq})",
@@ -234,9 +224,7 @@ def _effect_reconciled(tx: Tx, record: EffectReconciled) -> None:
     """A verdict; what is done or has landed may only be said to have landed. Raises NotApplicable."""
     state, mutates, *place = _effect_row(tx, record)
     if state in ("done", "landed") and record.verdict != "landed":
-        raise NotApplicable(
-            f"The effect {record.effect_key} took place; no verdict undoes that.", run=record.run
-        )
+        raise NotApplicable(f"The effect {record.effect_key} took place; no verdict undoes that.", run=record.run)
     if state == "done":
         return
     after = "in_doubt" if record.early and record.verdict != "landed" else record.verdict
@@ -280,9 +268,7 @@ def open_effects(tx: Tx, run: str, step: int | None = None) -> list[str]:
     where = "" if step is None else " AND step = ?"
     params: tuple[int, ...] = () if step is None else (step,)
     rows = tx.all(
-        "SELECT key FROM effect WHERE tenant = ? AND run = ? AND state = 'announced'"
-        + where
-        + " ORDER BY key",
+        "SELECT key FROM effect WHERE tenant = ? AND run = ? AND state = 'announced'" + where + " ORDER BY key",
         tx.tenant,
         run,
         *params,
@@ -292,9 +278,7 @@ def open_effects(tx: Tx, run: str, step: int | None = None) -> list[str]:
 
 def _step_finished(tx: Tx, record: StepFinished) -> None:
     if record.outcome == "succeeded" and open_effects(tx, record.run, record.step):
-        raise OpenEffects(
-            f"Step {record.step} of {record.run} has an announcement without an outcome.", run=record.run
-        )
+        raise OpenEffects(f"Step {record.step} of {record.run} has an announcement without an outcome.", run=record.run)
 
 
 def _run_concluded(tx: Tx, record: RunConcluded) -> None:
@@ -344,9 +328,7 @@ def seal(tx: Tx, run: str) -> int:
         raise NotFound(f"There is no run {run}.", run=run)
     if row[2] is not None:
         return number(row[2])
-    last = tx.one(
-        "SELECT kind FROM record WHERE tenant = ? AND run = ? ORDER BY seq DESC LIMIT 1", tx.tenant, run
-    )
+    last = tx.one("SELECT kind FROM record WHERE tenant = ? AND run = ? ORDER BY seq DESC LIMIT 1", tx.tenant, run)
     ensure(
         row[0] in CLOSING and last == ("RunConcluded",),
         f"INV-06 only a closed conclusion seals ({run}: {row[0]!r})",
@@ -361,9 +343,7 @@ def seal(tx: Tx, run: str) -> int:
     return index
 
 
-def request_cancel(
-    tx: Tx, run: str, actor: str, basis: str, uid: int | None, reason: str
-) -> tuple[bool, str]:
+def request_cancel(tx: Tx, run: str, actor: str, basis: str, uid: int | None, reason: str) -> tuple[bool, str]:
     """Ask for a stop, without a lease; the first asker stays. Returns (recorded, who asked first)."""
     first = tx.one("SELECT actor FROM cancel WHERE tenant = ? AND run = ?", tx.tenant, run)
     if first is not None:

@@ -16,7 +16,6 @@ from agentplane.core.errors import AgentplaneError
 from agentplane.journal.store import Store, connect
 from agentplane.journal.units import store_failed
 
-
 OVERDUE = 4
 """A log of so many times the pages of one checkpoint is copied by the writer itself."""
 
@@ -45,7 +44,8 @@ class Checkpointer:
             if pages < self._copied_at:
                 self._copied_at = 0  # the log was begun anew
             if pages - self._copied_at >= self._pages:
-                # A log that could not be begun anew goes on growing; copying its tail at each commit would cost syncs.
+                # A log that could not be begun anew goes on growing; copying its tail at each commit would
+                # cost syncs.
                 self._copied_at = pages
                 self._wanted.set()
             return apsw.SQLITE_OK
@@ -59,9 +59,9 @@ class Checkpointer:
         return connection
 
     def between(self, connection: apsw.Connection) -> None:
-        """Called by the writer between two transactions. Under a load that never pauses the thread's copies always miss the
-        newest pages, so that the log is never begun anew; past OVERDUE times its length the writer copies the rest itself.
-        """
+        """Called by the writer between two transactions. Under a load that never pauses the thread's copies
+        always miss the newest pages, so that the log is never begun anew; past OVERDUE times its length the
+        writer copies the rest itself."""
         if self._log_pages >= OVERDUE * self._pages:
             self._log_pages = 0
             try:

@@ -36,9 +36,7 @@ class Abandoned(msgspec.Struct, frozen=True):
 def check_ttl(ttl_s: float) -> None:
     """Raises InvalidRequest for a TTL that no renewal can be relied on to keep."""
     if ttl_s < bounds.LEASE_TTL_MIN_S:
-        raise InvalidRequest(
-            f"A lease TTL of {ttl_s:g} s is under the least of {bounds.LEASE_TTL_MIN_S} s; raise it."
-        )
+        raise InvalidRequest(f"A lease TTL of {ttl_s:g} s is under the least of {bounds.LEASE_TTL_MIN_S} s; raise it.")
 
 
 def acquire(tx: Tx, run: str, owner: str, opening: str, ttl_ms: int, *, progress: bool = False) -> Lease:
@@ -48,9 +46,7 @@ def acquire(tx: Tx, run: str, owner: str, opening: str, ttl_ms: int, *, progress
     ``progress`` says that a person decided something, so the count starts again.
     """
     check_ttl(ttl_ms / 1000)
-    row = tx.one(
-        "SELECT owner, epoch, expires_ms, takeovers FROM lease WHERE tenant = ? AND run = ?", tx.tenant, run
-    )
+    row = tx.one("SELECT owner, epoch, expires_ms, takeovers FROM lease WHERE tenant = ? AND run = ?", tx.tenant, run)
     if row is None:
         tx.run(
             "INSERT INTO lease (tenant, run, owner, opening, epoch, expires_ms) VALUES (?, ?, ?, ?, 1, ?)",
@@ -85,9 +81,7 @@ def renew(tx: Tx, lease: Lease, ttl_ms: int) -> None:
         tx.now_ms + ttl_ms, tx.tenant, lease.run, lease.owner, lease.epoch,
     )  # fmt: skip
     if not changed:
-        raise LeaseNotHeld(
-            f"The lease of {lease.run} at epoch {lease.epoch} is not held any more.", run=lease.run
-        )
+        raise LeaseNotHeld(f"The lease of {lease.run} at epoch {lease.epoch} is not held any more.", run=lease.run)
 
 
 def renew_all(tx: Tx, leases: list[Lease], ttl_ms: int) -> list[Lease]:
@@ -139,13 +133,10 @@ def abandoned(tx: Tx, limit: int, after: tuple[int, str] = (-1, "")) -> list[Aba
 def holder(tx: Tx, run: str) -> Abandoned | None:
     """Who holds the run now, lapsed or not; None when it is free."""
     row = tx.one(
-        "SELECT run, owner, epoch, expires_ms, takeovers FROM lease "
-        "WHERE tenant = ? AND run = ? AND owner IS NOT NULL",
+        "SELECT run, owner, epoch, expires_ms, takeovers FROM lease WHERE tenant = ? AND run = ? AND owner IS NOT NULL",
         tx.tenant,
         run,
     )
     return (
-        None
-        if row is None
-        else Abandoned(text(row[0]), text(row[1]), number(row[2]), number(row[3]), number(row[4]))
+        None if row is None else Abandoned(text(row[0]), text(row[1]), number(row[2]), number(row[3]), number(row[4]))
     )

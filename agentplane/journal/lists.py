@@ -18,7 +18,6 @@ from agentplane.core.plan import from_data, terminal
 from agentplane.core.records import PlanFrozen, Record, StepFinished, decode_body
 from agentplane.journal.tx import Row, Tx, number, raw, text
 
-
 T = TypeVar("T")
 
 
@@ -112,9 +111,7 @@ def count_by_status(tx: Tx) -> dict[str, int]:
     return {text(row[0]): number(row[1]) for row in rows}
 
 
-def history(
-    tx: Tx, run: str, *, after: int = 0, limit: int = bounds.HISTORY_PAGE, upto: int = 2**62
-) -> list[Stored]:
+def history(tx: Tx, run: str, *, after: int = 0, limit: int = bounds.HISTORY_PAGE, upto: int = 2**62) -> list[Stored]:
     """Records of ``run`` with ``after < seq <= upto``, ascending, each checked to have its kind's shape.
 
     Raises JournalCorrupt naming run and seq for a record that is not what its row says.
@@ -161,8 +158,8 @@ class Read(Protocol):
 
 
 def read_history(read: Read, run: str) -> list[Stored]:
-    """Every record up to the head that stands at the start, each page in a transaction of ``read``'s (W11), its chain
-    verified against that head. Raises NotFound, and JournalCorrupt naming run and seq."""
+    """Every record up to the head that stands at the start, each page in a transaction of ``read``'s (W11),
+    its chain verified against that head. Raises NotFound, and JournalCorrupt naming run and seq."""
     row = read(lambda tx: tx.one("SELECT head_seq, head_hash FROM run WHERE tenant = ? AND run = ?", tx.tenant, run))
     if row is None:
         raise NotFound(f"There is no run {run}.", run=run)

@@ -57,9 +57,7 @@ def write_mark(store: Path, mark: Mark) -> None:
         raise StoreFailed(f"The mark {path} cannot be written: {error.strerror}.") from None
 
 
-def restored(
-    mark: Mark | None, incarnation: str, commits: int, inode: int, *, has_history: bool
-) -> str | None:
+def restored(mark: Mark | None, incarnation: str, commits: int, inode: int, *, has_history: bool) -> str | None:
     """Why this store must be a restored one, in a sentence; None when it is its own original."""
     if mark is None:
         return "it has history and no mark" if has_history else None

@@ -79,8 +79,7 @@ def _check_place(store: Path, *, create: bool, mounts: str | None) -> None:
     kind = file_system(directory.resolve(), mounts)
     if unfit(kind):
         raise StoreUnfit(
-            f"The store {store} is on a {kind} file system, where locks and syncs do not hold; "
-            "use a local disk."
+            f"The store {store} is on a {kind} file system, where locks and syncs do not hold; use a local disk."
         )
     if store.is_symlink():
         # A second name for the file would have a lock, a log and a mark of its own.

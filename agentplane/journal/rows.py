@@ -1,6 +1,7 @@
 """Single rows that the engine asks for inside its units.
 
-Owns the small statements over the index that are neither a list nor an append. Refuses decisions. Invariant: each is one statement.
+Owns the small statements over the index that are neither a list nor an append. Refuses decisions. Invariant:
+each is one statement.
 """
 
 from __future__ import annotations
@@ -49,7 +50,11 @@ def candidate(tx: Tx, run: str) -> Candidate | None:
 
 def clear_empty_lease(tx: Tx, run: str) -> None:
     """Admission died before its first append: no run exists, and freeing its lease is the whole recovery."""
-    tx.run("UPDATE lease SET owner = NULL, opening = NULL, expires_ms = 0 WHERE tenant = ? AND run = ?", tx.tenant, run)
+    tx.run(
+        "UPDATE lease SET owner = NULL, opening = NULL, expires_ms = 0 WHERE tenant = ? AND run = ?",
+        tx.tenant,
+        run,
+    )
 
 
 def restored(tx: Tx) -> Restored:

@@ -219,20 +219,14 @@ class Store:
             # fails now.
             _, frames, copied = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()[0]
             if frames != copied:
-                raise StoreBusy(
-                    f"A reader holds an old state of {self.path}; end it, so that the log can be copied."
-                )
+                raise StoreBusy(f"A reader holds an old state of {self.path}; end it, so that the log can be copied.")
             level = schema.level_of(connection)
             if level < schema.LEVEL and not (may_migrate or level == 0):
-                raise StoreUnfit(
-                    f"The store is at level {level}; `agentplane serve` raises it to {schema.LEVEL}."
-                )
+                raise StoreUnfit(f"The store is at level {level}; `agentplane serve` raises it to {schema.LEVEL}.")
             migrated = schema.migrate(connection, self.tenant, self.identity.now_ms, self.identity.build)
             connection.execute("BEGIN IMMEDIATE")
             try:
-                self.found = self._recognise(
-                    Tx(connection, self.tenant, self.identity.now_ms), level == 0, migrated
-                )
+                self.found = self._recognise(Tx(connection, self.tenant, self.identity.now_ms), level == 0, migrated)
                 connection.execute("COMMIT")
             finally:
                 if connection.in_transaction:
@@ -273,9 +267,7 @@ class Store:
         incarnation, commits = text(row[0]), number(row[1])
         last_ms = None if row[2] is None else number(row[2])
         has_history = tx.one("SELECT 1 FROM record WHERE tenant = ? LIMIT 1", tx.tenant) is not None
-        why = restored(
-            read_mark(self.path), incarnation, commits, self.path.stat().st_ino, has_history=has_history
-        )
+        why = restored(read_mark(self.path), incarnation, commits, self.path.stat().st_ino, has_history=has_history)
         held = lists.get_state(tx, "held")
         if why is not None and held is None:
             incarnation = identity.new_incarnation
@@ -308,9 +300,7 @@ class Store:
     def write_mark(self, connection: apsw.Connection) -> None:
         """Repeat incarnation, commit count and inode beside the store; the commit it names is on disk
         already."""
-        row = connection.execute(
-            "SELECT incarnation, commits FROM store WHERE tenant = ?", (self.tenant,)
-        ).fetchone()
+        row = connection.execute("SELECT incarnation, commits FROM store WHERE tenant = ?", (self.tenant,)).fetchone()
         if row is None:
             raise NotFound("The store has no row of its tenant.")
         write_mark(self.path, Mark(text(row[0]), number(row[1]), self.path.stat().st_ino))

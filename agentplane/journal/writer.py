@@ -109,9 +109,7 @@ class Writer:
 
         def deliver(value: T | None, error: BaseException | None) -> None:
             if waiting:
-                trio.lowlevel.reschedule(
-                    task, outcome.Value(value) if error is None else outcome.Error(error)
-                )
+                trio.lowlevel.reschedule(task, outcome.Value(value) if error is None else outcome.Error(error))
 
         unit: Unit[T] = Unit(body, deliver, run=run)
 
@@ -195,9 +193,7 @@ class Writer:
         except Exception as error:
             # An observer or a hook failed. The thread must not end with units unanswered, and what the
             # transaction holds is not known to be whole: the plane stops.
-            self._answers.fail(
-                taken, InvariantViolation(f"INV-09 the writer met {type(error).__name__}: {error}.")
-            )
+            self._answers.fail(taken, InvariantViolation(f"INV-09 the writer met {type(error).__name__}: {error}."))
         finally:
             self._oldest = None
 

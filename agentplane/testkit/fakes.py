@@ -1,8 +1,8 @@
 """A provider in the test's own process, which keeps a book and misbehaves on demand.
 
-Owns the book of what landed, the log of what was asked, and the behaviours. Refuses to decide anything for the runtime: it
-raises what an effect would raise. Invariant: whatever it answers, its book says what really happened, and a snapshot of it is
-the provider as it stood at that instant.
+Owns the book of what landed, the log of what was asked, and the behaviours. Refuses to decide anything for the
+runtime: it raises what an effect would raise. Invariant: whatever it answers, its book says what really happened, and
+a snapshot of it is the provider as it stood at that instant.
 
 The calls are made by a test's effects: ``return await provider.call(call, "refund", {"order": order})``.
 """

@@ -1,11 +1,11 @@
 """A plane whose journal is written on the loop's own thread, for tests under trio's autojump clock.
 
-Owns the inline writer and the assembly of a plane around it. Refuses to batch: every unit is a commit of its own, which is
-the finest grain at which a process can die. Invariant: what is answered was committed, in the order of the queue, exactly as
-with the threaded writer.
+Owns the inline writer and the assembly of a plane around it. Refuses to batch: every unit is a commit of its own,
+which is the finest grain at which a process can die. Invariant: what is answered was committed, in the order of the
+queue, exactly as with the threaded writer.
 
-Why it is needed: the autojump clock takes a loop that waits for a busy thread for an idle one and jumps over every deadline.
-So the plane is assembled as always, with the writer and the reads taken out of their threads.
+Why it is needed: the autojump clock takes a loop that waits for a busy thread for an idle one and jumps over every
+deadline. So the plane is assembled as always, with the writer and the reads taken out of their threads.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class InlineWriter:
             return trio.lowlevel.Abort.SUCCEEDED
 
         self.submit(unit)
-        return await trio.lowlevel.wait_task_rescheduled(abort)  # type: ignore[no-any-return]
+        return await trio.lowlevel.wait_task_rescheduled(abort)
 
     def hold(self) -> None:
         """Stop committing: units wait in the queue, as they do behind a slow disk."""

@@ -1,12 +1,12 @@
 """The crash-prefix runner: a run is performed once, and then resumed from every commit of its journal.
 
-Owns the worlds that a kill can leave behind and the rules that each must keep. Refuses to call a history good that it did not
-resume. Invariant: a prefix is that of a commit, taken at the instant of it, and each is resumed twice where it makes a
-difference: as if the process had died at once, and as if it had died just before the next commit, with all that the outside
-world had seen by then.
+Owns the worlds that a kill can leave behind and the rules that each must keep. Refuses to call a history good that it
+did not resume. Invariant: a prefix is that of a commit, taken at the instant of it, and each is resumed twice where it
+makes a difference: as if the process had died at once, and as if it had died just before the next commit, with all
+that the outside world had seen by then.
 
-What is not seen: two processes at once (leases are for that), a lying disk (the fault VFS is for that), and effects that
-reach the world beside ``provider``: those are performed again in every world that asks for them.
+What is not seen: two processes at once (leases are for that), a lying disk (the fault VFS is for that), and effects
+that reach the world beside ``provider``: those are performed again in every world that asks for them.
 """
 
 from __future__ import annotations
@@ -101,19 +101,20 @@ class _Setting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def crash_at_every_commit(
-    skill: Skill, input: object, *, beside: Iterable[Skill] = (), provider: FakeProvider | None = None, key: str | None = None,
-    operator: Operator | None = None, later_ms: int = 0, inside_units: bool = True, resumed_by: Iterable[Skill] | None = None,
+    skill: Skill, input: object, *, beside: Iterable[Skill] = (), provider: FakeProvider | None = None,
+    key: str | None = None, operator: Operator | None = None, later_ms: int = 0, inside_units: bool = True,
+    resumed_by: Iterable[Skill] | None = None,
     after: Callable[[Plane, Outcome], Any] | None = None, same_places: bool = True, as_well: Iterable[str] = (),
     **options: Any,
 ) -> Report:  # fmt: skip
     """Run ``skill`` once, resume it from every commit, and report every violated rule.
 
-    ``provider`` is what the effects call, if it is to be held to account. ``operator`` answers what is undecided, in the
-    original and in every world. ``later_ms``: how much later than the kill the worlds are opened. ``after`` is awaited with
-    the plane and the outcome of the original run, for acts of a person that belong to its history. ``resumed_by``: the
-    skills of the build that resumes; ``same_places`` False when it may ask less than the original did. A world's run ends
-    as the original did, before or after what ``after`` did to it; ``as_well``: other ends that are right. ``options`` go to
-    ``Plane.open``. Under trio's autojump clock nothing is waited for.
+    ``provider`` is what the effects call, if it is to be held to account. ``operator`` answers what is undecided, in
+    the original and in every world. ``later_ms``: how much later than the kill the worlds are opened. ``after`` is
+    awaited with the plane and the outcome of the original run, for acts of a person that belong to its history.
+    ``resumed_by``: the skills of the build that resumes; ``same_places`` False when it may ask less than the original
+    did. A world's run ends as the original did, before or after what ``after`` did to it; ``as_well``: other ends that
+    are right. ``options`` go to ``Plane.open``. Under trio's autojump clock nothing is waited for.
     """
     setting = _Setting(
         skills=[skill, *beside], options=options, provider=provider, operator=operator, later_ms=later_ms,
@@ -217,7 +218,8 @@ def _worlds(cuts: list[Cut], provider: FakeProvider | None) -> list[World]:
 
 
 def _inside(cuts: list[Cut], original: Kept, run: str, directory: Path) -> list[World]:
-    """Stores that hold a unit's records in part: no commit leaves them, and they must be refused or healed all the same."""
+    """Stores that hold a unit's records in part: no commit leaves them, and they must be refused or healed all the
+    same."""
     heads: dict[int, Snapshot | None] = {}
     for cut in cuts:
         kept = kept_runs(cut.store).get(run)

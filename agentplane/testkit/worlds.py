@@ -1,8 +1,8 @@
 """Stores as a killed process would have left them: copies at a commit, and records replanted up to one.
 
-Owns the making of a prefix store: its file, and the mark that fits, so that it opens as its own original. Refuses to change
-a record. Invariant: a copy holds exactly what one commit made durable; a replanted store holds exactly a prefix of one run's
-records, with the index that ``appends`` derives from them.
+Owns the making of a prefix store: its file, and the mark that fits, so that it opens as its own original. Refuses to
+change a record. Invariant: a copy holds exactly what one commit made durable; a replanted store holds exactly a prefix
+of one run's records, with the index that ``appends`` derives from them.
 """
 
 from __future__ import annotations

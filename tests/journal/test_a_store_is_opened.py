@@ -196,9 +196,7 @@ def test_another_tenants_store_is_refused(store_path: Path) -> None:
     assert read_only(store_path).read(lambda tx: tx.tenant) == "acme"
 
 
-def test_a_store_below_its_level_is_raised_only_by_who_may(
-    store_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_below_its_level_is_raised_only_by_who_may(store_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A read-and-record verb says who raises it; serving raises it with the migration's own row."""
     opened(store_path).close()
     steps = (*schema.MIGRATIONS, ("a column", "ALTER TABLE cancel ADD COLUMN extra TEXT;"))

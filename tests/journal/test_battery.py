@@ -20,9 +20,9 @@ from agentplane.testkit.ledger import Probe, StoreHandle
 from journal.stores import NOW, PlainStore
 
 ROOMS: dict[str, ModuleType] = {"appends": appends, "leases": leases, "lists": lists}
-BREAKS: list[dict[str, Any]] = tomllib.loads(
-    Path(__file__).with_name("battery_breaks.toml").read_text("utf-8")
-)["break"]
+BREAKS: list[dict[str, Any]] = tomllib.loads(Path(__file__).with_name("battery_breaks.toml").read_text("utf-8"))[
+    "break"
+]
 
 OpenStore = Callable[[], PlainStore]
 

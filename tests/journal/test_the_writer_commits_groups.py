@@ -48,9 +48,7 @@ class Desk:
 
     def open(self) -> apsw.Connection:
         self.connection = self.store.writer_connection()
-        self.connection.execute(
-            "CREATE TABLE IF NOT EXISTS note (id INTEGER PRIMARY KEY, task, said BLOB)"
-        ).fetchall()
+        self.connection.execute("CREATE TABLE IF NOT EXISTS note (id INTEGER PRIMARY KEY, task, said BLOB)").fetchall()
         return self.connection
 
     def observe(self, point: str, **fields: object) -> None:
@@ -58,9 +56,7 @@ class Desk:
 
     def rows(self) -> list[Any]:
         """What a second connection sees: what stands."""
-        return [
-            row[0] for row in self.store.readers.read(lambda tx: tx.all("SELECT said FROM note ORDER BY id"))
-        ]
+        return [row[0] for row in self.store.readers.read(lambda tx: tx.all("SELECT said FROM note ORDER BY id"))]
 
     def unit(self, said: object, **members: Any) -> Unit[Any]:
         body = said if callable(said) else note(said)
@@ -172,9 +168,7 @@ class Halt(BaseException):
     ],
     ids=["exception", "stop", "sql", "bindings", "constraint", "type"],
 )
-async def test_what_a_unit_did_not_declare_is_a_defect_of_that_unit_alone(
-    store_path: Path, body: Any
-) -> None:
+async def test_what_a_unit_did_not_declare_is_a_defect_of_that_unit_alone(store_path: Path, body: Any) -> None:
     """W3: rolled back and named; the batch, the writer and every later unit go on."""
     async with desk(store_path) as d:
         go = await d.gate()

@@ -28,9 +28,7 @@ from journal.stores import PlainStore, one_sentence, opened
     ],
     ids=["directory", "symlink", "hard link", "lock is a symlink"],
 )
-def test_a_path_that_is_no_plain_file_is_refused(
-    store_path: Path, plant: Callable[[Path], Any], sentence: str
-) -> None:
+def test_a_path_that_is_no_plain_file_is_refused(store_path: Path, plant: Callable[[Path], Any], sentence: str) -> None:
     """A second name for one file would have a lock of its own."""
     plant(store_path)
     with pytest.raises(StoreUnfit, match=sentence) as caught:

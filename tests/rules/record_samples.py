@@ -63,9 +63,7 @@ def started(seq: int, **members: Any) -> EffectStarted:
         "idempotency_key": "k" * 36,
     }
     given |= {"descriptor": Descriptor(kind="pay.refund", args={"order": "A-1"}), "retry": RetryTerms()}
-    return make(
-        EffectStarted, seq, **(given | {"terms": Terms(mode=Mode.IDEMPOTENT, window_s=72_000)} | members)
-    )
+    return make(EffectStarted, seq, **(given | {"terms": Terms(mode=Mode.IDEMPOTENT, window_s=72_000)} | members))
 
 
 def failed(seq: int, disposition: Disposition = Disposition.IN_DOUBT, **members: Any) -> EffectFailed:
@@ -175,9 +173,7 @@ def samples() -> list[Record]:
             chain_head="f6" * 32,
             reason="nobody knows",
             code="undecided",
-            undecided=[
-                Undecided(effect=KEY, step=0, phase="compensating", kind="pay.refund", doubt="announced")
-            ],
+            undecided=[Undecided(effect=KEY, step=0, phase="compensating", kind="pay.refund", doubt="announced")],
             live_spend=Spend(minor_units=4),
         ),
         make(Swept, 1, subject=RUN, action="run_recovered", detail="epoch 2"),

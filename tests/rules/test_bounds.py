@@ -34,9 +34,7 @@ def test_every_bound_is_a_positive_number() -> None:
         ("BODY_BYTES_MAX: Final = 2 * MIB", "BODY_BYTES_MAX: Final = 512 * KIB", "a body holds a record"),
     ],
 )
-def test_bounds_that_contradict_each_other_are_not_imported(
-    tmp_path: Path, old: str, new: str, sentence: str
-) -> None:
+def test_bounds_that_contradict_each_other_are_not_imported(tmp_path: Path, old: str, new: str, sentence: str) -> None:
     """Whoever moves a number past what another leans on hears it before anything runs."""
     source = Path(bounds.__file__).read_text("utf-8")
     assert source.count(old) == 1

@@ -210,11 +210,7 @@ def test_depth_is_bounded_on_every_path() -> None:
     """128 containers inside one another are data, 129 are not, and a cycle is refused like any depth."""
     deepest, too_deep = nested(128), nested(129)
     assert encode(deepest) == encode_slow(deepest)
-    assert (
-        decode(encode(deepest), max_bytes=BOUND)
-        == decode_canonical(encode(deepest), max_bytes=BOUND)
-        == deepest
-    )
+    assert decode(encode(deepest), max_bytes=BOUND) == decode_canonical(encode(deepest), max_bytes=BOUND) == deepest
     cycle: list[object] = []
     cycle.append(cycle)
     ring: dict[str, object] = {}
@@ -336,8 +332,7 @@ def test_bytes_that_say_it_another_way_are_not_canonical(raw: bytes, byte: int) 
 
 @repeatable
 @given(
-    st.binary(max_size=60)
-    | st.text('{}[]",:0123456789.-+eE\\uadDfntrls \ud800', max_size=40).map(repr).map(str.encode)
+    st.binary(max_size=60) | st.text('{}[]",:0123456789.-+eE\\uadDfntrls \ud800', max_size=40).map(repr).map(str.encode)
 )
 def test_only_canonical_errors_leave_the_readers(raw: bytes) -> None:
     """Whatever the bytes: a value that can be encoded, or CanonicalError."""

@@ -71,9 +71,7 @@ def test_a_success_says_nothing_else() -> None:
     """Done, and no other member is set."""
     for status, flags in product(range(200, 300), FLAGS):
         if flags[0] and flags[1]:
-            assert judge(HttpStage.ANSWERED, status, flags) == HttpVerdict(
-                True, None, False, False, False, False
-            )
+            assert judge(HttpStage.ANSWERED, status, flags) == HttpVerdict(True, None, False, False, False, False)
 
 
 def test_a_stored_failure_ends_the_attempts_of_a_mutation() -> None:

@@ -134,9 +134,7 @@ def test_the_first_announcement_says_what_may_be_done() -> None:
     )  # fmt: skip
     later = started(4, effect_key=KEYS[1], attempt=2, idempotency_key="z" * 36, mutates=False)
     series = read_all(RUN, [ADMITTED, first, failed(3, effect_key=KEYS[0]), later]).series[SPOT]
-    declared = Declared(
-        mode=Mode.RECONCILE, mutates=True, probe=True, window_s=None, timeout_ms=1, settle_ms=2
-    )
+    declared = Declared(mode=Mode.RECONCILE, mutates=True, probe=True, window_s=None, timeout_ms=1, settle_ms=2)
     assert series.declared() == declared
     assert series.policy() == RetryPolicy(max_attempts=7, base_ms=1, multiplier=3, cap_ms=9)
     assert series.idempotency_key() == "k" * 36
@@ -153,9 +151,7 @@ def test_a_new_key_begins_a_generation_and_its_age() -> None:
     ]
     series = read_all(RUN, records).series[SPOT]
     assert (series.generation(), series.idempotency_key(), series.age(5).first_ms) == (1, None, None)
-    records.append(
-        started(5, effect_key=KEYS[1], attempt=2, generation=1, idempotency_key="n" * 36, at=later)
-    )
+    records.append(started(5, effect_key=KEYS[1], attempt=2, generation=1, idempotency_key="n" * 36, at=later))
     series = read_all(RUN, records).series[SPOT]
     assert (series.generation(), series.idempotency_key()) == (1, "n" * 36)
     assert series.age(5) == Age(first_ms=from_text(later), last_ms=from_text(later), now_ms=5)
@@ -213,9 +209,7 @@ def test_landed_counts_at_once_and_anything_else_only_in_time() -> None:
         verdict(4, "did_not_happen", early=True),
         verdict(4, "inconclusive", early=True),
     ]
-    heard = [
-        read_all(RUN, [ADMITTED, started(2), failed(3), one]).series[SPOT].attempts()[0].said for one in said
-    ]
+    heard = [read_all(RUN, [ADMITTED, started(2), failed(3), one]).series[SPOT].attempts()[0].said for one in said]
     assert heard == [(Said(Answer.LANDED),), (Said(Answer.SO_FAR),), (Said(Answer.SO_FAR),)]
 
 
@@ -262,9 +256,7 @@ IMPOSSIBLE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("why", "tail"), IMPOSSIBLE, ids=[f"{i}-{w[:24]}" for i, (w, _) in enumerate(IMPOSSIBLE)]
-)
+@pytest.mark.parametrize(("why", "tail"), IMPOSSIBLE, ids=[f"{i}-{w[:24]}" for i, (w, _) in enumerate(IMPOSSIBLE)])
 def test_an_impossible_sequence_is_a_damaged_journal(why: str, tail: list[Record]) -> None:
     """Never a default, never a guess: the run and the record are named."""
     with pytest.raises(JournalCorrupt, match=why) as caught:

@@ -51,9 +51,7 @@ def test_no_effect_leaves_done_and_doubt_leaves_only_by_an_answer() -> None:
     effect = lifecycle.EFFECT
     assert not [pair for pair in effect if pair[0] == "done"]
     assert effect[("announced in doubt", "EffectFailed did_not_happen")] == "in doubt"
-    out_of_doubt = {
-        event for (before, event), after in effect.items() if before == "in doubt" and after != "in doubt"
-    }
+    out_of_doubt = {event for (before, event), after in effect.items() if before == "in doubt" and after != "in doubt"}
     assert out_of_doubt == {"EffectReconciled landed", "EffectReconciled did_not_happen", "EffectStarted"}
     assert not [pair for pair, after in effect.items() if pair[0] == "landed" and after != "done"]
 

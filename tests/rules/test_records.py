@@ -309,9 +309,7 @@ def test_a_record_over_the_bound_is_refused_with_both_sizes() -> None:
     """One byte over is over; exactly the bound is not."""
     room = bounds.RECORD_BYTES_MAX - len(encode_body(done(1, output="")))
     assert len(encode_body(done(1, output="x" * room))) == bounds.RECORD_BYTES_MAX
-    with pytest.raises(
-        PayloadTooLarge, match="EffectDone record of 1048577 bytes is over the bound of 1048576"
-    ):
+    with pytest.raises(PayloadTooLarge, match="EffectDone record of 1048577 bytes is over the bound of 1048576"):
         encode_body(done(1, output="x" * (room + 1)))
 
 

@@ -125,9 +125,7 @@ def a_person_allows_exactly_a_repeat(module: ModuleType, asked: Row, decided: De
     return kind(decided) == "Repeat" and decided.attempt == len(asked.spec) + 1 and decided.backoff == 0
 
 
-def what_is_permanent_is_repeated_by_people_alone(
-    module: ModuleType, asked: Row, decided: Decided
-) -> bool | None:
+def what_is_permanent_is_repeated_by_people_alone(module: ModuleType, asked: Row, decided: Decided) -> bool | None:
     ending, said = asked.spec[-1]
     if "for good" not in ending or said.startswith("person"):
         return None
@@ -176,9 +174,7 @@ def reads_are_never_asked_about(module: ModuleType, asked: Row, decided: Decided
 RULES: dict[str, Rule] = {
     name: rule
     for name, rule in list(globals().items())
-    if callable(rule)
-    and getattr(rule, "__code__", None)
-    and rule.__code__.co_varnames[:2] == ("module", "asked")
+    if callable(rule) and getattr(rule, "__code__", None) and rule.__code__.co_varnames[:2] == ("module", "asked")
 }
 
 

@@ -55,9 +55,7 @@ def test_jitter_lies_between_a_half_and_one_and_is_derived(run: str, key: bytes,
 
 @repeatable
 @given(policies, attempts, st.none() | st.integers(-5, 10**12))
-def test_a_wait_is_bounded_and_keeps_what_was_asked(
-    policy: RetryPolicy, attempt: int, asked: int | None
-) -> None:
+def test_a_wait_is_bounded_and_keeps_what_was_asked(policy: RetryPolicy, attempt: int, asked: int | None) -> None:
     """An integer, at least half the curve, at most the cap; never less than asked within the ceiling."""
     wait = backoff_ms(policy, "run_x", "ab" * 32, attempt, asked)
     assert type(wait) is int
@@ -71,9 +69,7 @@ def test_the_wait_grows_until_its_cap() -> None:
     policy = RetryPolicy(max_attempts=20, base_ms=100, multiplier=2, cap_ms=10_000)
     waits = [backoff_ms(policy, "run_x", "00" * 32, attempt, None) for attempt in range(1, 8)]
     assert waits == sorted(waits)
-    assert all(
-        5_000 <= backoff_ms(policy, "run_x", "00" * 32, n, None) <= 10_000 for n in (8, 9, 1000, 2**32 - 1)
-    )
+    assert all(5_000 <= backoff_ms(policy, "run_x", "00" * 32, n, None) <= 10_000 for n in (8, 9, 1000, 2**32 - 1))
 
 
 def test_advice_has_a_ceiling_of_its_own() -> None:

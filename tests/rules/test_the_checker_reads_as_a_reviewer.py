@@ -26,7 +26,9 @@ async def refund(call, *, order):
 
 
 def lines(source: str) -> list[tuple[int, str]]:
-    return [(number, line.rpartition("# ! ")[2]) for number, line in enumerate(source.splitlines(), 1) if "# ! " in line]
+    return [
+        (number, line.rpartition("# ! ")[2]) for number, line in enumerate(source.splitlines(), 1) if "# ! " in line
+    ]
 
 
 def found(tmp_path: Path, source: str) -> list[Finding]:
@@ -37,8 +39,10 @@ def found(tmp_path: Path, source: str) -> list[Finding]:
 
 
 def step(body: str) -> str:
-    return HEAD + '\n@skill("orders.run")\nasync def run(cx, request: dict):\n' + "".join(
-        f"    {line}\n" for line in body.splitlines()
+    return (
+        HEAD
+        + '\n@skill("orders.run")\nasync def run(cx, request: dict):\n'
+        + "".join(f"    {line}\n" for line in body.splitlines())
     )
 
 
@@ -107,7 +111,9 @@ def test_what_is_the_same_on_every_walk_is_let_be(tmp_path: Path, body: str) -> 
 
 def test_functions_that_a_step_calls_are_read_too(tmp_path: Path) -> None:
     """A helper of the same file is skill code where a skill calls it; an effect and its probe are not."""
-    source = HEAD + '''
+    source = (
+        HEAD
+        + """
 def pick(names):
     return random.choice(names)  # ! ambient-randomness
 
@@ -125,13 +131,14 @@ async def run(cx, request: dict):
 @run.compensate
 async def back(cx, request, output):
     time.sleep(1)  # ! own-waiting
-'''
+"""
+    )
     assert [(one.line, one.rule) for one in found(tmp_path, source)] == lines(source)
 
 
 def test_what_an_effect_says_of_its_recovery_is_read(tmp_path: Path) -> None:
     """Unpinned, harmless by its author's word, two syncs, and a key that is never sent."""
-    source = '''
+    source = """
 import agentplane
 from agentplane import Recovery, effect
 
@@ -166,7 +173,7 @@ async def look(call): ...
 
 @effect("score.it", local=True)
 async def score(call): ...
-'''
+"""
     assert [(one.line, one.rule) for one in found(tmp_path, source)] == lines(source)
     assert all("pay." in one.sentence for one in found(tmp_path, source))
 

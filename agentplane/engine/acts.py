@@ -1,0 +1,235 @@
+"""What a person does to a run: reconcile, reopen, abandon, retry, cancel.
+
+Owns each act as one unit over a run that nobody executes, with the refusals that protect history. Refuses to replace a recorded
+fact: only what is in doubt may be answered. Invariant: every act of a person is recorded with actor and basis, and none declares
+an outcome that the runtime then has to believe without walking the history again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from agentplane.core import bounds
+from agentplane.core.errors import InvalidRequest, NotApplicable, UndecidedEffect
+from agentplane.core.history import History, Series, read_all
+from agentplane.core.records import (
+    Actor,
+    Basis,
+    EffectReconciled,
+    QuarantineDecided,
+    RetryGranted,
+    RunCancelled,
+    RunConcluded,
+    Undecided,
+)
+from agentplane.core.recovery import in_doubt
+from agentplane.engine.linking import Spec, link
+from agentplane.journal import appends, leases, lists
+from agentplane.journal.appends import Head
+from agentplane.journal.leases import Lease
+from agentplane.journal.tx import Tx
+
+
+class Owner(msgspec.Struct, frozen=True):
+    """Who takes the lease for the act: the process, its opening, the TTL in ms."""
+
+    owner: str
+    opening: str
+    ttl_ms: int
+
+
+def undecided(history: History) -> list[Undecided]:
+    """The effects that nobody can account for, with the doubt each is in."""
+    found = []
+    for series in history.series.values():
+        if _open_question(series):
+            started = series.last.started
+            found.append(Undecided(
+                effect=started.effect_key or "", step=series.spot.step, phase=series.spot.phase.wire,
+                kind=started.descriptor.kind, doubt=series.doubt().value,
+            ))  # fmt: skip
+    return found
+
+
+def _open_question(series: Series) -> bool:
+    failure = series.failure()
+    stored_failure = failure is not None and failure.replayed_failure and not series.last.said
+    return in_doubt(series.attempts(), series.first.mutates) or (stored_failure and series.first.mutates)
+
+
+def reason_text(text: str, name: str = "reason") -> str:
+    """A person's sentence. Raises InvalidRequest when it is empty or too long."""
+    text = text.strip()
+    if not text or len(text) > bounds.TEXT_CHARS_MAX:
+        raise InvalidRequest(f"A {name} of 1 to {bounds.TEXT_CHARS_MAX} characters is needed.")
+    return text
+
+
+def load(tx: Tx, run: str) -> tuple[lists.RunRow, History, Head]:
+    row = lists.get_run(tx, run)
+    stored = lists.whole_history(tx, run)
+    head = Head(stored[-1].record.seq, stored[-1].hash) if stored else Head()
+    return row, read_all(run, (item.record for item in stored)), head
+
+
+def _append(tx: Tx, lease: Lease, head: Head, specs: list[Spec]) -> Head:
+    return appends.append(tx, lease.run, lease.epoch, head, link(lease.run, lease.epoch, head, specs, tx.now_ms))
+
+
+def reconcile(
+    run: str, effect: str, outcome: str, actor: Actor, note: str, who: Owner, *, output: object = None, new_key: bool = False
+) -> Callable[[Tx], list[Undecided]]:
+    """The unit that supplies a missing fact; its value is what stays undecided.
+
+    Raises NotApplicable for a run that is not quarantined, UndecidedEffect for an effect that is not in doubt.
+    """
+    if outcome not in ("landed", "did-not-happen", "did_not_happen"):
+        raise InvalidRequest("The outcome is landed or did-not-happen.")
+    verdict = outcome.replace("-", "_")
+    note = reason_text(note, "note")
+    if new_key and verdict != "did_not_happen":
+        raise InvalidRequest("A new key goes with did-not-happen only: what landed is never sent again.")
+
+    def unit(tx: Tx) -> list[Undecided]:
+        row, history, head = load(tx, run)
+        if row.status != "quarantined":
+            raise NotApplicable(f"The run {run} is {row.status}; only a quarantined run is reconciled.", status=row.status)
+        open_now = undecided(history)
+        found = [one for one in open_now if one.effect == effect or (one.effect.startswith(effect) and len(effect) >= 8)]
+        if len(found) != 1:
+            known = ", ".join(one.effect[:16] for one in open_now) or "none"
+            raise UndecidedEffect(f"The effect {effect[:64]} of {run} is not in doubt; undecided are: {known}.", run=run)
+        one = found[0]
+        lease = leases.acquire(tx, run, who.owner, who.opening, who.ttl_ms, progress=True)
+        members: dict[str, object] = {
+            "step": one.step, "effect_key": one.effect, "verdict": verdict, "note": note, "asserted_by": actor, "new_key": new_key,
+        }  # fmt: skip
+        if one.phase != "forward":
+            members["phase"] = one.phase
+        if verdict == "landed":
+            members["output"] = output
+        _append(tx, lease, head, [(EffectReconciled, members)])
+        leases.release(tx, lease)
+        return [other for other in open_now if other.effect != one.effect]
+
+    return unit
+
+
+def reopen(run: str, actor: Actor, reason: str, who: Owner) -> Callable[[Tx], Lease]:
+    """The unit that hands a quarantined run back to the runtime; the lease stays ours, for one pass."""
+    reason = reason_text(reason)
+
+    def unit(tx: Tx) -> Lease:
+        row, _, head = load(tx, run)
+        if row.status != "quarantined":
+            raise NotApplicable(f"The run {run} is {row.status}; only a quarantined run is reopened.", status=row.status)
+        lease = leases.acquire(tx, run, who.owner, who.opening, who.ttl_ms, progress=True)
+        _append(tx, lease, head, [(QuarantineDecided, {"decider": actor, "reason": reason, "decision": "reopen"})])
+        return lease
+
+    return unit
+
+
+def abandon(run: str, actor: Actor, reason: str, who: Owner) -> Callable[[Tx], int]:
+    """The unit that closes a quarantined run where it stands, unwinding nothing; its value is the log index."""
+    reason = reason_text(reason)
+
+    def unit(tx: Tx) -> int:
+        row, history, head = load(tx, run)
+        if row.status != "quarantined":
+            raise NotApplicable(f"The run {run} is {row.status}; only a quarantined run is abandoned.", status=row.status)
+        lease = leases.acquire(tx, run, who.owner, who.opening, who.ttl_ms, progress=True)
+        _append(tx, lease, head, [
+            (QuarantineDecided, {"decider": actor, "reason": reason, "decision": "abandon"}),
+            (RunConcluded, {"outcome": "abandoned", "undecided": undecided(history), "live_spend": history.spend}),
+        ])  # fmt: skip
+        index = appends.seal(tx, run)
+        leases.release(tx, lease)
+        return index
+
+    return unit
+
+
+def retry(run: str, actor: Actor, reason: str, who: Owner) -> Callable[[Tx], Lease]:
+    """P9: the unit that asks the final failure at the frontier again, where its series is without doubt."""
+    reason = reason_text(reason)
+
+    def unit(tx: Tx) -> Lease:
+        row, history, head = load(tx, run)
+        if row.status != "failed":
+            raise NotApplicable(f"The run {run} is {row.status}; only a failed run is retried.", status=row.status)
+        failed = [series for series in history.series.values() if series.failure() is not None and not series.last.said]
+        if not failed:
+            raise NotApplicable(f"The run {run} did not fail in an effect; `agentplane replay {run}` walks it again.")
+        frontier = max(failed, key=lambda series: series.last.started.seq)
+        if in_doubt(frontier.attempts(), frontier.first.mutates):
+            raise UndecidedEffect(f"The failure at the frontier of {run} is in doubt; reconcile it first.", run=run)
+        if frontier.landed():
+            raise NotApplicable(f"The effect at the frontier of {run} took effect; it is never repeated.")
+        lease = leases.acquire(tx, run, who.owner, who.opening, who.ttl_ms, progress=True)
+        members: dict[str, object] = {
+            "step": frontier.spot.step, "effect_key": frontier.last.started.effect_key, "granted_by": actor, "reason": reason,
+        }  # fmt: skip
+        _append(tx, lease, head, [(RetryGranted, members)])
+        return lease
+
+    return unit
+
+
+def take(run: str, who: Owner) -> Callable[[Tx], Lease]:
+    """The unit that takes a failed run for another walk (`replay RUN`), recording nothing."""
+
+    def unit(tx: Tx) -> Lease:
+        row = lists.get_run(tx, run)
+        if row.status not in ("failed", "running"):
+            raise NotApplicable(f"The run {run} is {row.status}; only failed and open runs are replayed.", status=row.status)
+        return leases.acquire(tx, run, who.owner, who.opening, who.ttl_ms, progress=True)
+
+    return unit
+
+
+class CancelAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """``recorded`` False: somebody asked first. ``concluded``: the run ended at once (nothing executed it)."""
+
+    recorded: bool
+    requested_by: str
+    concluded: bool = False
+
+
+def cancel(run: str, actor: Actor, reason: str, who: Owner) -> Callable[[Tx], CancelAnswer]:
+    """The unit that asks for a stop. A failed run without landed work is concluded in it."""
+    reason = reason_text(reason)
+
+    def unit(tx: Tx) -> CancelAnswer:
+        row, history, head = load(tx, run)
+        if row.log_index is not None:
+            raise NotApplicable(f"The run {run} is {row.status} and closed.", status=row.status)
+        if row.status == "quarantined":
+            raise NotApplicable(
+                f"The run {run} is quarantined: a cancel would unwind around doubt; use `reconcile` and `quarantine`.",
+                status=row.status,
+            )  # fmt: skip
+        landed = [series.first.descriptor.kind for series in history.landed()]
+        if landed:
+            raise NotApplicable(
+                f"The run {run} has landed work ({', '.join(landed[:3])}) that this build cannot take back; "
+                "let it end, or answer it by hand.",
+                landed=len(landed),
+            )  # fmt: skip
+        recorded, first = appends.request_cancel(tx, run, actor.actor, actor.basis.value, actor.uid, reason)
+        if row.status != "failed":
+            return CancelAnswer(recorded=recorded, requested_by=first)
+        asked = lists.cancellation(tx, run)
+        lease = leases.acquire(tx, run, who.owner, who.opening, who.ttl_ms, progress=True)
+        by = actor if asked is None else Actor(actor=asked.actor, basis=Basis(asked.basis), uid=asked.uid)
+        _append(tx, lease, head, [
+            (RunCancelled, {"cancelled_by": by, "reason": reason if asked is None else asked.reason}),
+            (RunConcluded, {"outcome": "cancelled", "live_spend": history.spend}),
+        ])  # fmt: skip
+        appends.seal(tx, run)
+        leases.release(tx, lease)
+        return CancelAnswer(recorded=recorded, requested_by=first, concluded=True)
+
+    return unit

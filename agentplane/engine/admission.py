@@ -1,0 +1,137 @@
+"""Admitting work: one unit, at most once a key.
+
+Owns the gates before a run exists and the unit that makes it exist. Refuses before anything is written. Invariant: when
+``admit`` returns, key, lease, ``RunAdmitted`` and ``PlanFrozen`` are durable, or another run holds the key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+
+import msgspec
+
+from agentplane.authoring.skill import Skill
+from agentplane.core import bounds, canonical, ids
+from agentplane.core import plan as plans
+from agentplane.core.effects import origin
+from agentplane.core.errors import (
+    DuplicateAdmission,
+    InvalidInput,
+    InvalidRequest,
+    Paused,
+    PayloadTooLarge,
+    TooManyRuns,
+    UnknownCapability,
+)
+from agentplane.core.history import History
+from agentplane.core.records import CANON, CONSERVATIVE, Actor, PlanFrozen, RunAdmitted
+from agentplane.engine.linking import Spec, link
+from agentplane.engine.live import LiveRun
+from agentplane.engine.runs import Runs
+from agentplane.journal import appends, leases, lists, rows
+from agentplane.journal.appends import Head
+from agentplane.journal.leases import Lease
+from agentplane.journal.tx import Tx
+
+ADMISSION_DOMAIN = b"agentplane.admission.v1\x00"
+
+
+class Admission(msgspec.Struct, frozen=True, kw_only=True):
+    """``admitted`` False: the key was held by ``run``, which asked the very same."""
+
+    run: str
+    admitted: bool
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """What a caller asks for, as data. ``key``: the admission key, or None."""
+
+    capability: str
+    input: object
+    key: str | None = None
+    actor: Actor | None = None
+    budget: dict[str, int] | None = None
+
+
+def check(wanted: Wanted, skills: Mapping[str, Skill]) -> bytes:
+    """The digest of what is asked. Raises UnknownCapability, InvalidInput, PayloadTooLarge or InvalidRequest."""
+    skill = skills.get(wanted.capability)
+    if skill is None:
+        have = ", ".join(sorted(skills)) or "none"
+        raise UnknownCapability(
+            f"There is no capability {wanted.capability[:80]!r}; this plane has: {have}.", capabilities=sorted(skills)
+        )
+    if wanted.key is not None and not 0 < len(_utf8(wanted.key)) <= bounds.ADMISSION_KEY_BYTES_MAX:
+        raise InvalidRequest(f"An admission key has 1 to {bounds.ADMISSION_KEY_BYTES_MAX} bytes.")
+    try:
+        # At the depth it has inside its record.
+        raw = canonical.encode({"input": wanted.input})[len(b'{"input":') : -1]
+    except canonical.CanonicalError as error:
+        raise InvalidInput(f"The input of {wanted.capability} is not data: {error}.", path=error.path) from None
+    if len(raw) > bounds.VALUE_BYTES_MAX:
+        raise PayloadTooLarge(f"The input has {len(raw)} bytes, over the bound of {bounds.VALUE_BYTES_MAX}.")
+    skill.read_request(wanted.input)
+    name = wanted.capability.encode()
+    return hashlib.sha256(ADMISSION_DOMAIN + len(name).to_bytes(8, "big") + name + raw).digest()
+
+
+def as_read_back(value: object) -> object:
+    """Data as its record gives it back, so that the first walk sees what every later one will."""
+    return msgspec.json.decode(canonical.encode(value))
+
+
+def _utf8(key: str) -> bytes:
+    try:
+        return key.encode()
+    except UnicodeEncodeError:
+        raise InvalidRequest("An admission key is text without lone surrogates.") from None
+
+
+async def admit(runs: Runs, wanted: Wanted, *, max_admitted: int = bounds.MAX_ADMITTED) -> tuple[Admission, LiveRun | None]:
+    """Admit ``wanted``, or find the run that holds its key. Raises what ``check`` raises, and the gates' refusals."""
+    digest = check(wanted, runs.skills)
+    runs.store.room.admit()
+    world = runs.world
+    now_ms = world.now_ms()
+    run = ids.new_id("run", now_ms, os.urandom(10))
+    first = origin(runs.store.tenant, run, wanted.key)
+    plan = plans.single(wanted.capability)
+    specs: list[Spec] = [
+        (RunAdmitted, {
+            "capability": wanted.capability, "input": as_read_back(wanted.input), "input_label": CONSERVATIVE, "canon": CANON,
+            "tenant": runs.store.tenant, "origin": first.hex(), "currency": world.currency, "idempotency_key": wanted.key,
+            "admitted_by": wanted.actor, "budget": wanted.budget,
+        }),
+        (PlanFrozen, {
+            "steps": [node.name for node in plan.nodes], "plan": plans.to_data(plan), "digest": plans.digest(plan),
+        }),
+    ]  # fmt: skip
+    linked = link(run, 1, Head(), specs, now_ms)
+
+    def unit(tx: Tx) -> Lease:
+        if wanted.key is not None:
+            appends.claim_key(tx, wanted.key, run, digest)
+        if lists.get_state(tx, "paused") is not None:
+            raise Paused("The plane is paused by an operator; nothing is admitted.")
+        open_now = rows.open_runs(tx)
+        if open_now >= max_admitted:
+            raise TooManyRuns(f"{open_now} runs are open, the bound of this plane; wait until some have ended.")
+        lease = leases.acquire(tx, run, runs.owner, runs.opening, runs.ttl_ms)
+        appends.admit(tx, run, capability=wanted.capability, incarnation=world.incarnation, at_ms=now_ms)
+        appends.append(tx, run, lease.epoch, Head(), linked)
+        return lease
+
+    try:
+        lease = await runs.writer.do(unit, run=run)
+    except DuplicateAdmission as held:
+        if held.details.get("same"):
+            return Admission(run=str(held.details["run"]), admitted=False), None
+        raise
+    world.observe("run.admitted", run=run)
+    history = History(run)
+    for item in linked:
+        history.add(item.record)
+    live = runs.begin(run, lease, history, Head(linked[-1].record.seq, linked[-1].hash))
+    return Admission(run=run, admitted=True), live

@@ -1,0 +1,231 @@
+"""The step context: what a skill calls ``cx``.
+
+Owns ordinals, the latch (P12) and the small local effects. Refuses a call from another task or thread than the step's.
+Invariant: the n-th call of a step's phase has ordinal n on every walk, so that history is found by place.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import trio
+
+from agentplane.authoring.effect import Effect
+from agentplane.authoring.raising import EffectFailed
+from agentplane.authoring.types import Call, CallDescription
+from agentplane.core import bounds
+from agentplane.core.effects import Phase
+from agentplane.core.errors import AgentplaneError, InvalidRequest
+from agentplane.core.history import Spot
+from agentplane.core.recovery import Mode
+from agentplane.core.retry import RetryPolicy
+from agentplane.engine.dispatch import Bound, Dispatcher, bind
+from agentplane.engine.guard import IN_STEP
+from agentplane.engine.live import LiveRun
+from agentplane.engine.stops import Divergence, Dropped, Quarantine, Stop
+
+CHANGED = "agentplane.changed"
+SEVEREST_FIRST = (Divergence, Dropped, Quarantine, Stop)
+"""Before every failure: what was stopped has no record, and code that went on past it would leave a hole."""
+
+
+def _local(kind: str, body: Any) -> Effect:
+    return Effect(
+        kind, body, mutates=False, recovery=Mode.RETRY, key_window_s=0, retry=RetryPolicy(), timeout_s=5, settle_s=0,
+        local=True, secrets=(),
+    )  # fmt: skip
+
+
+class StepContext:
+    """One step's phase of one run; ``Step`` in the public types."""
+
+    def __init__(self, live: LiveRun, step: int, phase: Phase = Phase.forward, dispatcher: Dispatcher | None = None) -> None:
+        self._live = live
+        self._step = step
+        self._phase = phase
+        self._dispatcher = dispatcher or Dispatcher(live, step, phase)
+        self._ordinal = 0
+        self._latch: BaseException | None = None
+        self._task: trio.lowlevel.Task | None = None
+        self._open = True
+        self._busy = False
+        world = live.world
+        self._clock = _local("clock.now", _value(world.now_ms))
+        self._uuid = _local("agentplane.uuid", _value(world.uuid))
+        self._random = _local("agentplane.random", _value(world.random))
+
+    @property
+    def run(self) -> str:
+        return self._live.run
+
+    @property
+    def latched(self) -> BaseException | None:
+        return self._latch
+
+    def begin(self) -> None:
+        """Bind the context to the task that executes the step."""
+        self._task = trio.lowlevel.current_task()
+
+    def close(self) -> None:
+        self._open = False
+
+    def unasked(self) -> list[Spot]:
+        """Recorded places of this step's phase that the code did not ask for (P17)."""
+        series = self._live.history.of_step(self._step, self._phase)
+        return [one.spot for one in series if one.spot.ordinal >= self._ordinal]
+
+    # --- the public calls --------------------------------------------------------------------------------------------
+
+    async def do(self, call: CallDescription) -> Any:
+        self._enter()
+        bound = bind(call)
+        return await self._one(self._take(), bound)
+
+    async def gather(self, *calls: CallDescription) -> list[Any]:
+        """Ordinals in argument order. Raises the most severe ending, then the one of the lowest ordinal (P10)."""
+        self._enter()
+        if len(calls) > bounds.GATHER_MAX:
+            raise InvalidRequest(f"A gather takes at most {bounds.GATHER_MAX} calls; {len(calls)} were given.")
+        bound = [bind(call) for call in calls]
+        spots = [self._take() for _ in bound]
+        results: list[Any] = [None] * len(bound)
+        endings: list[BaseException | None] = [None] * len(bound)
+
+        async def member(index: int) -> None:
+            try:
+                results[index] = await self._dispatcher.perform(spots[index], bound[index])
+            except (Stop, EffectFailed, AgentplaneError) as ending:
+                # A value, not an exception in a nursery: nobody is cancelled because a sibling failed.
+                endings[index] = ending
+
+        self._same_as_recorded(spots, bound)
+        # The members' nursery is shielded from the skill's own scopes: a timeout there cuts no act.
+        token = IN_STEP.set(None)
+        self._busy = True
+        try:
+            with self._live.act_scope() as scope:
+                async with trio.open_nursery() as nursery:
+                    for index in range(len(bound)):
+                        nursery.start_soon(member, index)
+        finally:
+            self._busy = False
+            IN_STEP.reset(token)
+        await self._heed(scope)
+        worst = _worst(endings)
+        if worst is not None:
+            raise self._latching(worst)
+        await trio.lowlevel.checkpoint()
+        return results
+
+    async def now(self) -> int:
+        return int(await self.do(self._clock()))
+
+    async def uuid(self) -> str:
+        return str(await self.do(self._uuid()))
+
+    async def random(self) -> float:
+        return float(await self.do(self._random()))
+
+    async def changed(self, name: str) -> bool:
+        """P18: the place is taken only by a run that reaches it fresh, or that recorded it."""
+        self._enter()
+        history = self._live.history
+        here = history.series.get(Spot(self._step, self._phase, self._ordinal))
+        if here is not None:
+            descriptor = here.first.descriptor
+            if descriptor.kind != CHANGED or descriptor.args != {"name": name}:
+                await trio.lowlevel.checkpoint()
+                return False
+        elif self._live.strict:
+            # A history that has ended passed this place without it.
+            await trio.lowlevel.checkpoint()
+            return False
+        call = CallDescription(_local(CHANGED, _named), {"name": name})
+        return bool(await self._one(self._take(), bind(call)))
+
+    # --- inside ------------------------------------------------------------------------------------------------------
+
+    async def _one(self, spot: Spot, bound: Bound) -> Any:
+        token = IN_STEP.set(None)
+        self._busy = True
+        output: object = None
+        try:
+            # Nothing of the skill's own scopes reaches into a call: what it began is recorded and decided (P11).
+            with self._live.act_scope() as scope:
+                output = await self._dispatcher.perform(spot, bound)
+        except Stop as stop:
+            raise self._latching(stop) from None
+        finally:
+            self._busy = False
+            IN_STEP.reset(token)
+        await self._heed(scope)
+        # Every cx call is a checkpoint (W8), also one that was served from history.
+        await trio.lowlevel.checkpoint()
+        return output
+
+    async def _heed(self, scope: trio.CancelScope) -> None:
+        """After a call in which the run was cut, no other begins, whatever the skill does with the cancellation."""
+        if scope.cancelled_caught:
+            self.latch(self._live.cut_off())
+            await trio.lowlevel.checkpoint()
+            raise self._live.cut_off()
+
+    def _same_as_recorded(self, spots: list[Spot], bound: list[Bound]) -> None:
+        """A member that diverged stops the whole gather before a member beside it is performed (P17)."""
+        for spot, one in zip(spots, bound, strict=True):
+            series = self._live.history.series.get(spot)
+            if series is not None:
+                try:
+                    self._dispatcher.same(series, one)
+                except Divergence as divergence:
+                    raise self._latching(divergence) from None
+
+    def _take(self) -> Spot:
+        spot = Spot(self._step, self._phase, self._ordinal)
+        self._ordinal += 1
+        return spot
+
+    def _latching(self, ending: BaseException) -> BaseException:
+        if isinstance(ending, Stop) and self._latch is None:
+            self._latch = ending
+        return ending
+
+    def latch(self, stop: BaseException) -> None:
+        """Stop the step from outside its calls (a guard's refusal)."""
+        if self._latch is None:
+            self._latch = stop
+
+    def _enter(self) -> None:
+        if not self._open:
+            raise InvalidRequest("The step has ended; its context cannot be used any more.")
+        if self._latch is not None:
+            raise self._latch
+        if self._live.is_cut:
+            raise self._latching(self._live.cut_off())
+        try:
+            here = trio.lowlevel.current_task()
+        except RuntimeError:
+            here = None
+        if here is not self._task:
+            raise InvalidRequest("cx may be used only by the task that the step was given to; use cx.gather for work side by side.")
+        if self._busy:
+            raise InvalidRequest("cx is in use by a call that has not ended; what an effect does is not a step's business.")
+
+
+def _value(read: Any) -> Any:
+    async def body(call: Call) -> Any:
+        return read()
+
+    return body
+
+
+async def _named(call: Call, *, name: str) -> bool:
+    return True
+
+
+def _worst(endings: list[BaseException | None]) -> BaseException | None:
+    def rank(ending: BaseException) -> int:
+        return next((at for at, kind in enumerate(SEVEREST_FIRST) if isinstance(ending, kind)), len(SEVEREST_FIRST))
+
+    found = [ending for ending in endings if ending is not None]
+    return min(found, key=rank) if found else None

@@ -1,0 +1,373 @@
+"""One effect at one place: from its description to its recorded outcome.
+
+Owns the order announce, act, record, and carries out what ``decide_recovery`` says. Refuses to decide. Invariant: the act
+begins only after the commit of its announcement, and its outcome is queued before anything else of the run can be.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import trio
+
+from agentplane.authoring.raising import EffectFailed
+from agentplane.authoring.types import CallDescription
+from agentplane.core import bounds, canonical
+from agentplane.core.dispositions import Disposition
+from agentplane.core.effects import Phase, Place, effect_key, idempotency_key
+from agentplane.core.errors import (
+    DiskLow,
+    InvalidInput,
+    JournalCorrupt,
+    PayloadTooLarge,
+    Refusal,
+    ensure,
+)
+from agentplane.core.history import Series, Spot
+from agentplane.core.records import (
+    Descriptor,
+    EffectDone,
+    EffectReconciled,
+    EffectStarted,
+    Fault,
+    Record,
+    Terms,
+    Undecided,
+)
+from agentplane.core.records import EffectFailed as FailedRecord
+from agentplane.core.recovery import (
+    Age,
+    Ask,
+    Complete,
+    DidNotHappen,
+    Doubt,
+    Escalate,
+    Fail,
+    Inconclusive,
+    Landed,
+    Mode,
+    Repeat,
+    decide_recovery,
+)
+from agentplane.core.retry import backoff_ms
+from agentplane.engine.act import CallContext, act, ask, fresh, verdict_members
+from agentplane.engine.linking import Spec
+from agentplane.engine.live import LiveRun
+from agentplane.engine.runlog import UNRECORDABLE
+from agentplane.engine.stops import Divergence, Quarantine, WouldPerform
+
+ROOM_POLL_S = 1.0
+
+
+class Bound(msgspec.Struct, frozen=True):
+    """A call description with its arguments sized and encoded."""
+
+    call: CallDescription
+    args: bytes
+
+    def fresh(self) -> dict[str, object]:
+        """The arguments as data of their own, equal for every attempt whatever an earlier one did to its own."""
+        return dict(msgspec.json.decode(self.args))
+
+
+def bind(call: object) -> Bound:
+    """Size and encode the arguments. Raises InvalidInput or PayloadTooLarge before anything is announced."""
+    if not isinstance(call, CallDescription):
+        raise InvalidInput(f"cx.do takes a call such as `refund(order=...)`, not {type(call).__name__}.")
+    try:
+        args = canonical.encode(call.args)
+    except canonical.CanonicalError as error:
+        raise InvalidInput(f"The arguments of {call.effect.kind} are not data: {error}.") from None
+    if len(args) > bounds.VALUE_BYTES_MAX:
+        raise PayloadTooLarge(
+            f"The arguments of {call.effect.kind} have {len(args)} bytes, over the bound of {bounds.VALUE_BYTES_MAX}."
+        )
+    return Bound(call, args)
+
+
+class Dispatcher:
+    """Performs effects of one (step, phase) of a run."""
+
+    def __init__(self, live: LiveRun, step: int, phase: Phase) -> None:
+        self.live = live
+        self.step = step
+        self.phase = phase
+
+    # --- the loop ----------------------------------------------------------------------------------------------------
+
+    async def perform(self, spot: Spot, bound: Bound) -> object:
+        """The effect's output. Raises EffectFailed when it failed for certain, and the stops."""
+        history = self.live.history
+        series = history.series.get(spot)
+        if series is None:
+            series = await self._attempt(spot, bound, 1, backoff=0)
+        else:
+            self.same(series, bound)
+        while True:
+            decided = decide_recovery(series.attempts(), series.declared(), series.policy(), self._age(series))
+            match decided:
+                case Complete():
+                    return await self._output(series)
+                case Fail(settle=settle):
+                    if settle:
+                        self._settle(series)
+                    raise self._failure(series)
+                case Escalate(doubt=doubt, reason=reason):
+                    raise self._escalation(series, doubt, reason)
+                case Repeat():
+                    await self._repeat(series, bound, decided)
+                case Ask():
+                    await self._ask(series, bound, decided)
+
+    def _age(self, series: Series) -> Age:
+        world = self.live.world
+        return series.age(world.trusted_now_ms(), not_before_ms=world.restored_gap_ms if self.live.restored else None)
+
+    def same(self, series: Series, bound: Bound) -> None:
+        """P18: the place holds what is asked, or the run has diverged."""
+        started = series.first
+        kind = bound.call.effect.kind
+        place = Place(self.step, self.phase, started.ordinal, started.attempt)
+        if effect_key(place, kind, bound.args).hex() == started.effect_key:
+            return
+        recorded = canonical.encode(started.descriptor.args)
+        raise Divergence(
+            f"step {self.step}, {self.phase.wire}, ordinal {started.ordinal}: recorded "
+            f"{started.descriptor.kind}({_short(recorded)}), asked {kind}({_short(bound.args)})"
+        )
+
+    # --- announce, act, record ---------------------------------------------------------------------------------------
+
+    async def _attempt(self, spot: Spot, bound: Bound, attempt: int, *, backoff: int) -> Series:
+        live, effect = self.live, bound.call.effect
+        if live.strict:
+            raise WouldPerform(
+                f"step {self.step}, {self.phase.wire}, ordinal {spot.ordinal}: the code asks {effect.kind}, and the history has nothing there"
+            )
+        live.hear_cancel()
+        if not effect.local:
+            live.gate.check(effect.timeout_s)
+        await live.log.room()
+        series = live.history.series.get(spot)
+        members, key = self._announcement(spot, bound, attempt, backoff, series)
+        if effect.local:
+            return await self._local(spot, bound, members, key)
+        with live.act_scope() as scope:
+            await self._announce(spot, members, effect.kind)
+            live.world.observe("effect.announced", run=live.run, step=self.step, effect=members["effect_key"], kind=effect.kind)
+            ghost = live.restored and effect.mutates and not live.announced_since_restore(series)
+            if not ghost:
+                await self._act(bound, members, key, attempt)
+        await self._heed(scope)
+        series = live.history.series[spot]
+        if ghost:
+            # A restored copy cannot know whether its original performed this: decided as an orphan would be.
+            self._settle(series, "the store was restored; its original may have performed this")
+        return series
+
+    async def _heed(self, scope: trio.CancelScope) -> None:
+        """When the run's own scope cut this act, the announcement stays without an outcome, as after a kill."""
+        if scope.cancelled_caught:
+            await trio.lowlevel.checkpoint()
+            raise self.live.cut_off()
+
+    def _announcement(self, spot: Spot, bound: Bound, attempt: int, backoff: int, series: Series | None) -> tuple[dict[str, object], str]:
+        effect = bound.call.effect
+        generation = series.generation() if series is not None else 0
+        key = series.idempotency_key() if series is not None else None
+        if key is None:
+            key = idempotency_key(self.live.origin, self.step, self.phase, spot.ordinal, effect.kind, bound.args, generation)
+        place = Place(self.step, self.phase, spot.ordinal, attempt)
+        first = series.first if series is not None else None
+        members: dict[str, object] = {
+            "step": self.step,
+            "effect_key": effect_key(place, effect.kind, bound.args).hex(),
+            "descriptor": Descriptor(kind=effect.kind, args=bound.call.args),
+            "terms": first.terms if first is not None else effect.terms(),
+            "retry": first.retry if first is not None else effect.retry_terms(),
+            "mutates": first.mutates if first is not None else effect.mutates,
+            "attempt": attempt, "ordinal": spot.ordinal, "idempotency_key": key, "backoff_ms": backoff,
+            "generation": generation, "local": effect.local,
+        }  # fmt: skip
+        if self.phase is not Phase.forward:
+            members["phase"] = self.phase.wire
+        return members, key
+
+    async def _announce(self, spot: Spot, members: dict[str, object], kind: str) -> None:
+        live = self.live
+        live.world.observe("effect.announcing", run=live.run, step=self.step, effect=members["effect_key"], kind=kind)
+        never = self._outcome_members(members) | {
+            "fault": Fault(code="never_dispatched", message="never dispatched"),
+            "disposition": Disposition.DID_NOT_HAPPEN, "never_dispatched": True,
+        }  # fmt: skip
+        while True:
+            try:
+                await live.log.barrier((EffectStarted, members), extra=live.announce_gate, undone=(FailedRecord, never))
+                return
+            except DiskLow:
+                # A full disk is a state: the run waits at its boundary, where a cancel is heard, and a drain parks it.
+                await live.pause(ROOM_POLL_S, float("inf") if live.gate.draining else 0.0)
+
+    async def _act(self, bound: Bound, members: dict[str, object], key: str, attempt: int) -> None:
+        live, effect = self.live, bound.call.effect
+        call = CallContext(live.world, effect, live.run, key, attempt, blocking=effect.blocking)
+        live.world.observe("effect.acting", run=live.run, step=self.step, effect=members["effect_key"], kind=effect.kind)
+        kind, outcome, blobs = await act(live.world, effect, bound.fresh(), call)
+        live.world.observe("effect.acted", run=live.run, step=self.step, effect=members["effect_key"], kind=effect.kind)
+        await self._record(members, kind, outcome, blobs)
+        live.world.observe("effect.recorded", run=live.run, step=self.step, effect=members["effect_key"], kind=effect.kind)
+        thread = live.world.threads.get(call)
+        if thread is not None:
+            # Until the thread has really ended the effect is in flight: no further attempt and no probe (P5).
+            await thread.wait()
+            live.world.threads.pop(call, None)
+
+    async def _record(self, started: dict[str, object], kind: type[Record], outcome: dict[str, object],
+                      blobs: dict[bytes, bytes]) -> None:  # fmt: skip
+        """Queue the outcome: a rider, or a barrier where its loss would cost a person (W5). It is never refused."""
+        members = self._outcome_members(started)
+        try:
+            await self._queue(started, (kind, members | outcome), blobs)
+        except UNRECORDABLE as error:
+            await self._queue(started, (FailedRecord, members | _unrecordable(outcome, kind, error)), {})
+
+    async def _queue(self, started: dict[str, object], record: Spec, blobs: dict[bytes, bytes]) -> None:
+        if _costs_a_person(started):
+            await self.live.log.barrier(record, blobs=blobs)
+        else:
+            self.live.log.ride(record, blobs=blobs, linger=record[0] is EffectDone)
+
+    async def _local(self, spot: Spot, bound: Bound, members: dict[str, object], key: str) -> Series:
+        """A local effect touches nothing outside: both its records ride, and no sync is paid."""
+        live, effect = self.live, bound.call.effect
+        call = CallContext(live.world, effect, live.run, key, int(str(members["attempt"])), blocking=effect.blocking)
+        with live.act_scope() as scope:
+            kind, outcome, blobs = await act(live.world, effect, bound.fresh(), call)
+            live.log.ride((EffectStarted, members), (kind, self._outcome_members(members) | outcome), blobs=blobs)
+        await self._heed(scope)
+        return live.history.series[spot]
+
+    def _outcome_members(self, started: dict[str, object]) -> dict[str, object]:
+        members: dict[str, object] = {"step": self.step, "effect_key": started["effect_key"]}
+        if self.phase is not Phase.forward:
+            members["phase"] = self.phase.wire
+        return members
+
+    # --- carrying decisions out --------------------------------------------------------------------------------------
+
+    def _settle(self, series: Series, why: str = "the process that announced it is gone") -> None:
+        """P3: the orphan is given its outcome, naming the dead epoch, before anything else happens to its series."""
+        started = series.last.started
+        ensure(series.last.outcome is None, "INV-08 only an orphan is settled")
+        self.live.log.ride(
+            (FailedRecord, self._outcome_members({"effect_key": started.effect_key}) | {
+                "fault": Fault(code="lost", message=why), "disposition": Disposition.IN_DOUBT, "lost_epoch": started.epoch,
+            }),
+            linger=False,
+        )  # fmt: skip
+
+    async def _repeat(self, series: Series, bound: Bound, decided: Repeat) -> None:
+        if decided.settle:
+            self._settle(series)
+        wait_ms = 0
+        if decided.backoff:
+            key = series.last.started.effect_key or ""
+            wait_ms = backoff_ms(series.policy(), self.live.run, key, decided.backoff, decided.retry_after_ms)
+            await self.live.pause(wait_ms / 1000, bound.call.effect.timeout_s)
+        await self._attempt(series.spot, bound, decided.attempt, backoff=wait_ms)
+
+    async def _ask(self, series: Series, bound: Bound, decided: Ask) -> None:
+        live, effect = self.live, bound.call.effect
+        if live.strict:
+            raise WouldPerform(f"step {self.step}, ordinal {series.spot.ordinal}: the recorded series is not decided")
+        if decided.settle:
+            self._settle(series)
+        now_ms = live.world.now_ms()
+        wait_s = 0.0
+        if decided.not_before_ms is not None:
+            wait_s = max(0.0, (decided.not_before_ms - now_ms) / 1000)
+        elif decided.backoff:
+            key = series.last.started.effect_key or ""
+            wait_s = backoff_ms(series.policy(), live.run, key, decided.backoff, None) / 1000
+        if wait_s:
+            await live.pause(wait_s, effect.timeout_s)
+        live.gate.check(effect.timeout_s)
+        await live.log.settle()
+        started = series.last.started
+        asked_ms = live.world.now_ms()
+        call = CallContext(live.world, effect, live.run, started.idempotency_key, started.attempt, blocking=effect.probe_blocking)
+        with live.act_scope() as scope:
+            live.world.observe("effect.asked", run=live.run, step=self.step, effect=started.effect_key, kind=effect.kind)
+            verdict = await ask(live.world, effect, bound.fresh(), call)
+            counts = decided.counts_from_ms is not None and live.world.trusted_now_ms() is not None
+            early = not counts or asked_ms < (decided.counts_from_ms or 0)
+            self._verdict(started, verdict, early=early)
+            thread = live.world.threads.get(call)
+            if thread is not None:
+                await thread.wait()
+                live.world.threads.pop(call, None)
+        await self._heed(scope)
+
+    def _verdict(self, started: EffectStarted, verdict: Landed | DidNotHappen | Inconclusive, *, early: bool) -> None:
+        """Every verdict is journaled (P5); one whose output cannot be recorded is inconclusive, and says why."""
+        live, place = self.live, self._outcome_members({"effect_key": started.effect_key})
+        said, blobs = verdict_members(live.world, verdict, early=early)
+        try:
+            live.log.ride((EffectReconciled, place | said), blobs=blobs, linger=False)
+        except UNRECORDABLE as error:
+            detail = live.world.secrets.sentence(f"the probe's answer cannot be recorded: {error}")
+            said = {"verdict": "inconclusive", "early": early, "detail": detail}
+            live.log.ride((EffectReconciled, place | said), linger=False)
+
+    def _escalation(self, series: Series, doubt: Doubt, reason: str) -> Quarantine:
+        started = series.last.started
+        undecided = Undecided(
+            effect=started.effect_key or "", step=self.step, phase=self.phase.wire, kind=started.descriptor.kind, doubt=doubt.value
+        )
+        return Quarantine(f"{started.descriptor.kind} in step {self.step}: {reason}", "undecided", (undecided,))
+
+    def _failure(self, series: Series) -> EffectFailed:
+        failed = series.failure()
+        ensure(failed is not None, "INV-09 a failed series has a recorded failure")
+        if failed is None:
+            raise Refusal("unreachable")
+        return EffectFailed(
+            series.first.descriptor.kind, failed.fault, failed.disposition, permanent=failed.permanent, ordinal=series.spot.ordinal
+        )
+
+    async def _output(self, series: Series) -> object:
+        record = series.output_record()
+        ensure(record is not None, "INV-10 a completed series has an output")
+        if record is None or record.blob is None:
+            return None if record is None else fresh(record.output)
+        # What is kept beside a record that only rides is read back when it is durable.
+        await self.live.log.settle()
+        try:
+            return await self.live.read_blob(bytes.fromhex(record.blob.digest))
+        except JournalCorrupt as error:
+            raise Quarantine(f"step {self.step}, ordinal {series.spot.ordinal}: {error.message}", "journal_corrupt") from None
+
+
+def _costs_a_person(started: dict[str, object]) -> bool:
+    """W5: the outcome of a mutation that no machine can settle, by the terms that were recorded with it."""
+    terms = started["terms"]
+    if not started["mutates"] or not isinstance(terms, Terms):
+        return False
+    return terms.mode is Mode.REQUIRES_OPERATOR or (terms.mode is Mode.RECONCILE and not terms.probe)
+
+
+def _unrecordable(outcome: dict[str, object], kind: type[Record], error: Exception) -> dict[str, object]:
+    """The members of an outcome that cannot be written as it is; what it says of the world stays."""
+    code = "not_data" if isinstance(error, canonical.CanonicalError) else "unrecordable"
+    fault = Fault(code=code, message=f"the outcome cannot be recorded as it is ({type(error).__name__})",
+                  path=getattr(error, "path", None))  # fmt: skip
+    done = kind is EffectDone
+    kept = {name: outcome[name] for name in ("spend", "elapsed_ms", "retry_after_ms", "replayed_failure") if name in outcome}
+    return kept | {
+        "fault": fault, "disposition": Disposition.LANDED if done else outcome["disposition"],
+        "permanent": True if done else outcome.get("permanent", False),
+    }  # fmt: skip
+
+
+def _short(raw: bytes) -> str:
+    text = raw.decode()
+    return text if len(text) <= 160 else text[:157] + "..."

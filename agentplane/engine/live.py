@@ -1,0 +1,133 @@
+"""One run while it executes in this process.
+
+Owns what its steps share: log, history, gates and the scopes of its acts. Refuses to be shared by two executions. Invariant:
+cancelling the run's scope reaches every act, and nothing else does (P11).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+
+import trio
+
+from agentplane.core.errors import AgentplaneError
+from agentplane.core.history import History, Series
+from agentplane.core.instants import from_text
+from agentplane.engine.runlog import RunLog
+from agentplane.engine.stops import CancelHeard, Dropped, Parked
+from agentplane.engine.world import World
+from agentplane.journal.lists import Cancel
+from agentplane.journal.tx import Tx
+
+
+class Gate:
+    """What a drain or an operator says to every run of a plane. ``left_s`` is None while nobody drains."""
+
+    def __init__(self) -> None:
+        self.parking = False
+        self.deadline: Callable[[], float] | None = None
+
+    @property
+    def draining(self) -> bool:
+        return self.parking or self.deadline is not None
+
+    def check(self, timeout_s: float) -> None:
+        """Raises Parked when an act of ``timeout_s`` may not be begun any more."""
+        if self.parking:
+            raise Parked("the plane drains")
+        if self.deadline is not None and timeout_s > self.deadline():
+            raise Parked("the plane drains, and the effect does not fit in what is left")
+
+
+class LiveRun:
+    """``cancel`` is the side table's row; ``restored`` marks a run admitted before the store was restored."""
+
+    def __init__(self, run: str, log: RunLog, history: History, world: World, gate: Gate, *, restored: bool = False,
+                 origin: bytes = b"") -> None:  # fmt: skip
+        self.run = run
+        self.log = log
+        self.history = history
+        self.world = world
+        self.gate = gate
+        self.restored = restored
+        self.origin = origin
+        self.cancel: Cancel | None = None
+        self.strict = False
+        self.ended = trio.Event()
+        self._nudge = trio.Event()
+        self.scope = trio.CancelScope(shield=True)
+        self.announce_gate: Callable[[Tx], object] | None = None
+        self.read_blob: Callable[[bytes], Awaitable[object]]
+        self._acts: set[trio.CancelScope] = set()
+        self._cut = False
+
+    @contextmanager
+    def act_scope(self) -> Iterator[trio.CancelScope]:
+        """A scope shielded from the skill's own timeouts, cut when the run's is."""
+        with trio.CancelScope(shield=True) as scope:
+            if self._cut:
+                scope.cancel()
+            self._acts.add(scope)
+            try:
+                yield scope
+            finally:
+                self._acts.discard(scope)
+
+    async def relay(self) -> None:
+        """Runs beside the steps: a cancellation from outside reaches the run through here, and only through here."""
+        try:
+            await trio.sleep_forever()
+        finally:
+            self.stop()
+
+    def stop(self) -> None:
+        """Cut the run where it stands: writes nothing, exactly as if the process had died here.
+
+        It is known to be cut before any code of it sees the cancellation, so that a ``finally`` announces nothing.
+        """
+        self._cut = True
+        self.scope.cancel()
+        for scope in list(self._acts):
+            scope.cancel()
+
+    @property
+    def is_cut(self) -> bool:
+        return self._cut
+
+    def cut_off(self) -> Dropped:
+        """What a step of a cut run is stopped with."""
+        return Dropped(self.log.latched or AgentplaneError("The run was cut."))
+
+    def interrupt(self) -> None:
+        """Wake whatever waits between attempts, so that it hears a cancel or a drain."""
+        self._nudge.set()
+        self._nudge = trio.Event()
+
+    async def pause(self, seconds: float, timeout_s: float) -> None:
+        """Wait between attempts, at a boundary: whatever interrupts is heard, and what may not be heeded does not shorten
+        the wait. Raises the stops, and Parked when an act of ``timeout_s`` does not fit any more."""
+        deadline = trio.current_time() + seconds
+        while True:
+            self.hear_cancel()
+            self.gate.check(timeout_s)
+            with trio.move_on_at(deadline) as waited:
+                await self._nudge.wait()
+            if waited.cancelled_caught or trio.current_time() >= deadline:
+                break
+        self.hear_cancel()
+        self.gate.check(timeout_s)
+
+    def announced_since_restore(self, series: Series | None) -> bool:
+        """Whether this series was decided once already after the store was restored."""
+        restored_ms = self.world.restored_ms
+        if series is None or restored_ms is None:
+            return False
+        return any(from_text(trial.started.at) >= restored_ms for trial in series.trials)
+
+    def hear_cancel(self) -> None:
+        """P15: at a boundary, and never over landed work that nobody can take back yet. Raises Dropped once cut."""
+        if self._cut:
+            raise self.cut_off()
+        if self.cancel is not None and not self.history.landed():
+            raise CancelHeard(self.cancel.reason)

@@ -1,0 +1,344 @@
+"""The plane: the only place that opens a store for writing.
+
+Owns the order in which store, writer, runs and recovery begin and end. Refuses admission while draining, paused or held.
+Invariant: the journal outlives every run, and nothing is admitted before the store was recognised and healed.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import trio
+
+import agentplane
+from agentplane.authoring.skill import Skill
+from agentplane.core import bounds
+from agentplane.core.errors import (
+    AgentplaneError,
+    Draining,
+    Held,
+    LeaseHeld,
+    NotApplicable,
+    Paused,
+    Settings,
+    SkillFault,
+)
+from agentplane.core.records import Actor, Basis
+from agentplane.engine import acts, guard
+from agentplane.engine.admission import Admission, Wanted, admit
+from agentplane.engine.clockwatch import ClockWatch
+from agentplane.engine.observer import Observe, silent
+from agentplane.engine.plane_state import PlaneState
+from agentplane.engine.recovery import Pass, Recovery
+from agentplane.engine.runs import Runs
+from agentplane.engine.secrets import Secrets
+from agentplane.engine.strict import Verdict, replay_strict
+from agentplane.engine.world import World
+from agentplane.journal import lists
+from agentplane.journal.checkpoints import Checkpointer
+from agentplane.journal.store import Identity, Store
+from agentplane.journal.tx import Tx
+from agentplane.journal.writer import Writer
+
+T = TypeVar("T")
+ROOM_TICK_S = 1.0
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``run`` answers: the run, its status now, its output or why it has none."""
+
+    run: str
+    status: str
+    admitted: bool = True
+    output: object = None
+    reason: str | None = None
+    code: str | None = None
+
+
+def wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Plane:
+    """An opened plane. Made by ``Plane.open``; used from its own trio loop."""
+
+    def __init__(self, store: Store, writer: Writer, runs: Runs, recovery: Recovery, world: World, state: PlaneState) -> None:
+        self.store = store
+        self.writer = writer
+        self.runs = runs
+        self.recovery = recovery
+        self.world = world
+        self.state = state
+        self.draining = False
+        self.max_admitted = bounds.MAX_ADMITTED
+        self.failed: AgentplaneError | None = None
+        self.started_ms = world.now_ms()
+        self.clock = ClockWatch(world, store.found.last_ms)
+
+    @classmethod
+    @asynccontextmanager
+    async def open(
+        cls, path: str | os.PathLike[str], *, skills: Iterable[Skill] = (), tenant: str = "default",
+        settings: Mapping[str, Any] | None = None, secrets: str | os.PathLike[str] | None = None, recover: bool = True,
+        create: bool = True, may_migrate: bool = True, guard_steps: bool = False, observe: Observe = silent,
+        owner: str | None = None, state: str = "cli", socket: str | None = None, now_ms: Callable[[], int] = wall_ms,
+        lease_ttl_s: float = bounds.LEASE_TTL_S, max_running: int = bounds.MAX_RUNNING, vfs: str | None = None,
+        currency: str = "EUR",
+    ) -> AsyncIterator[Plane]:  # fmt: skip
+        """Open the store at ``path`` for writing and run what it holds.
+
+        ``recover`` False leaves abandoned runs alone (a verb with the plane down). Raises StoreLocked, StoreUnfit,
+        StoreLevel, JournalCorrupt; StoreFailed later, when the disk fails under it.
+        """
+        opening = uuid.uuid4().hex
+        identity = Identity(
+            opening=opening, owner=owner or f"{os.uname().nodename}:{os.getpid()}:{opening[:8]}", build=agentplane.__version__,
+            now_ms=now_ms(), new_incarnation=uuid.uuid4().hex, state=state, socket=socket,
+        )  # fmt: skip
+        table = by_name(skills)
+        if guard_steps:
+            guard.install()
+        store = await trio.to_thread.run_sync(
+            lambda: Store.open(Path(path), tenant, identity, create=create, may_migrate=may_migrate, vfs=vfs)
+        )
+        try:
+            world = World(
+                now_ms=now_ms, settings=settings, secrets=Secrets(Path(secrets) if secrets else None), observe=observe,
+                currency=currency,
+            )  # fmt: skip
+            async with _running(cls, store, identity, table, world, recover, lease_ttl_s, max_running) as plane:
+                yield plane
+        finally:
+            store.close()
+
+    # --- work --------------------------------------------------------------------------------------------------------
+
+    async def start(self, wanted: Wanted) -> Admission:
+        """Admit work and begin it; durable when this returns. Raises the gates' refusals, in their order."""
+        if self.draining:
+            raise Draining("The plane is draining; the next process will take this under the same key.")
+        if self.state.held is not None:
+            raise Held(f"The store was restored ({self.state.held}) and is held; nothing is admitted.")
+        # Cut between the commit and the beginning, a run would stand admitted with nobody to execute it.
+        with trio.CancelScope(shield=True):
+            admission, _ = await admit(self.runs, wanted, max_admitted=self.max_admitted)
+        return admission
+
+    async def run(self, capability: str, input: object = None, *, key: str | None = None, actor: Actor | None = None,
+                  wait_s: float | None = None) -> Outcome:  # fmt: skip
+        """Start, and wait until the run has left this process (at most ``wait_s``). Raises what ``start`` raises."""
+        admission = await self.start(Wanted(capability=capability, input=input, key=key, actor=actor))
+        with trio.move_on_after(float("inf") if wait_s is None else wait_s):
+            await self.runs.wait_for(admission.run)
+        outcome = await self.outcome(admission.run)
+        return msgspec.structs.replace(outcome, admitted=admission.admitted)
+
+    async def outcome(self, run: str) -> Outcome:
+        """What the committed rows say of a run. Raises NotFound."""
+        return await trio.to_thread.run_sync(lambda: self.store.readers.read(lambda tx: outcome_of(tx, run)))
+
+    async def replay(self, run: str, *, strict: bool = False) -> Outcome | Verdict:
+        """Walk a run again: strictly (a pure read), or for real, a failed run from its frontier."""
+        if strict:
+            return await strict_verdict(run, self.store.readers.read, self.runs.skills, self.world)
+        return await self._again(acts.take(run, self.owner), run)
+
+    async def reopen(self, run: str, actor: Actor, reason: str) -> Outcome:
+        return await self._again(acts.reopen(run, actor, reason, self.owner), run)
+
+    async def retry(self, run: str, actor: Actor, reason: str) -> Outcome:
+        return await self._again(acts.retry(run, actor, reason, self.owner), run)
+
+    async def cancel(self, run: str, actor: Actor, reason: str) -> acts.CancelAnswer:
+        """Ask a run to stop; heard at its next boundary. Raises NotApplicable naming what forbids it."""
+        live = self.runs.live.get(run)
+        if live is not None and live.history.landed():
+            raise NotApplicable(f"The run {run} has landed work that this build cannot take back; let it end.")
+        answer = await self.writer.do(acts.cancel(run, actor, reason, self.owner))
+        if live is not None:
+            live.cancel = await trio.to_thread.run_sync(
+                lambda: self.store.readers.read(lambda tx: lists.cancellation(tx, run))
+            )
+            live.interrupt()
+        return answer
+
+    @property
+    def owner(self) -> acts.Owner:
+        return acts.Owner(self.runs.owner, self.runs.opening, self.runs.ttl_ms)
+
+    async def _again(self, unit: Callable[[Tx], Any], run: str) -> Outcome:
+        capability = (await self.outcome_row(run)).capability
+        if capability not in self.runs.skills:
+            raise SkillFault(f"This plane does not provide {capability}, which the run {run} needs.")
+        if self.draining:
+            raise Draining("The plane is draining; the next process will do this.")
+        if self.state.paused is not None:
+            raise Paused("The plane is paused by an operator; nothing is resumed.")
+        if not self.state.may_run(run):
+            raise Held(f"The run {run} is held: the store was restored; `agentplane release` lets it go.")
+        if run in self.runs.live or self.runs.acting(run):
+            raise LeaseHeld(f"The run {run} is executing in this very process (L1).", run=run)
+        with trio.CancelScope(shield=True):
+            lease = await self.writer.do(unit)
+            live = await self.runs.resume(run, lease)
+        if live is None:
+            raise self.runs.held_out[run]
+        await live.ended.wait()
+        return await self.outcome(run)
+
+    async def outcome_row(self, run: str) -> lists.RunRow:
+        return await trio.to_thread.run_sync(lambda: self.store.readers.read(lambda tx: lists.get_run(tx, run)))
+
+    async def read(self, body: Callable[[Tx], T]) -> T:
+        """A read of committed rows, in a thread."""
+        return await trio.to_thread.run_sync(lambda: self.store.readers.read(body))
+
+    def begin_recovery(self) -> None:
+        """Look for runs to take over now: something was let go."""
+        self.recovery.kick()
+
+    # --- stopping ----------------------------------------------------------------------------------------------------
+
+    def close_admission(self) -> None:
+        """Refuse new work from now on (resumes of work that this plane owns go on)."""
+        self.draining = True
+        self.store.lock.state("draining")
+
+    async def drain(self, grace_s: float = bounds.DRAIN_S, *, park: bool = False) -> list[str]:
+        """Close admission and wait for the runs, at most ``grace_s``; the runs that were cut, by name.
+
+        No effect is announced whose timeout does not fit in what is left; ``park`` stops every run at its next boundary.
+        """
+        self.close_admission()
+        deadline = trio.current_time() + grace_s
+        self.runs.gate.deadline = lambda: deadline - trio.current_time()
+        self.runs.gate.parking = park
+        self.runs.interrupt_all()
+        self.world.observe("drain.began", runs=len(self.runs.live))
+        with trio.move_on_after(grace_s):
+            await self.runs.wait_idle()
+        cut = sorted(self.runs.live)
+        for run in cut:
+            self.runs.live[run].stop()
+        self.world.observe("drain.ended", cut=len(cut))
+        return cut
+
+
+async def strict_verdict(run: str, read: Callable[..., Any], skills: Mapping[str, Skill], world: World) -> Verdict:
+    """Strict replay over any reader of the store, of a plane that is up or down."""
+    stored = await trio.to_thread.run_sync(lambda: read(lambda tx: lists.whole_history(tx, run)))
+
+    async def read_blob(digest: bytes) -> object:
+        raw = await trio.to_thread.run_sync(lambda: read(lambda tx: lists.blob(tx, digest)))
+        return msgspec.json.decode(raw)
+
+    return await replay_strict(run, stored, skills, world, read_blob)
+
+
+def outcome_of(tx: Tx, run: str) -> Outcome:
+    """The answer about a run, from committed rows alone (W6)."""
+    row = lists.get_run(tx, run)
+    output: object = None
+    if row.status == "succeeded":
+        output = lists.run_output(tx, run)
+    return Outcome(run=run, status=row.status, output=output, reason=row.reason, code=row.code)
+
+
+def by_name(skills: Iterable[Skill]) -> dict[str, Skill]:
+    """Skills by capability; two of one name refuse the plane."""
+    table: dict[str, Skill] = {}
+    for skill in skills:
+        if skill.name in table:
+            raise SkillFault(f"Two skills provide {skill.name}: {table[skill.name].where} and {skill.where}.")
+        table[skill.name] = skill
+    return table
+
+
+@asynccontextmanager
+async def _running(
+    cls: type[Plane], store: Store, identity: Identity, skills: dict[str, Skill], world: World, recover: bool,
+    lease_ttl_s: float, max_running: int,
+) -> AsyncIterator[Plane]:  # fmt: skip
+    """The nurseries of architecture.md section 4: journal outside, runs inside; they end in the other order."""
+    world.incarnation = store.found.incarnation
+    failed: list[AgentplaneError] = []
+    broken = trio.Event()
+
+    def on_failure(error: AgentplaneError) -> None:
+        failed.append(error)
+        broken.set()
+
+    token = trio.lowlevel.current_trio_token()
+    checkpointer = Checkpointer(store, lambda error: token.run_sync_soon(on_failure, error))
+
+    writer = Writer(
+        checkpointer.watched_connection, store.tenant, world.now_ms, observe=world.observe, on_poison=on_failure, before_commit=store.count_commit,
+        after_commit=checkpointer.between
+    )
+    writer.start()
+    checkpointer.start()
+    try:
+        async with trio.open_nursery() as outer:
+            outer.start_soon(_fail_stop, broken, failed)
+            async with trio.open_nursery() as nursery:
+                runs = Runs(
+                    store, writer, world, skills, nursery, owner=identity.owner, opening=identity.opening, ttl_s=lease_ttl_s,
+                    max_running=max_running,
+                )  # fmt: skip
+                state = await PlaneState.load(store, writer, world)
+                recovery = Recovery(
+                    runs, cautious=not store.found.clean, may_run=state.may_run,
+                    halted=lambda: state.paused is not None or runs.gate.draining,
+                )  # fmt: skip
+                plane = cls(store, writer, runs, recovery, world, state)
+                nursery.start_soon(plane.clock.forever)
+                nursery.start_soon(runs.renew_forever)
+                nursery.start_soon(_watch_room, store)
+                if recover:
+                    nursery.start_soon(recovery.forever)
+                yield plane
+                nursery.cancel_scope.cancel()
+            outer.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        if failed:
+            raise failed[0] from None
+        raise group
+    finally:
+        with trio.CancelScope(shield=True):
+            if not failed:
+                with trio.move_on_after(bounds.FLUSH_MAX_S):
+                    await _say_clean(writer, identity, runs if "runs" in locals() else None)
+            await writer.close()
+            checkpointer.stop()
+            await world.close()
+
+
+async def _say_clean(writer: Writer, identity: Identity, runs: Runs | None) -> None:
+    """A drained end is told to the next opener, so that what was parked is not counted as a death (P4)."""
+    if runs is None or runs.dropped:
+        return
+    try:
+        await writer.do(lambda tx: lists.set_state(tx, "closed_clean", identity.opening))
+    except AgentplaneError:
+        return  # an end that cannot be told is an unclean one, which the next opener assumes by itself
+
+
+async def _fail_stop(broken: trio.Event, failed: list[AgentplaneError]) -> None:
+    await broken.wait()
+    raise failed[0]
+
+
+async def _watch_room(store: Store) -> None:
+    while True:
+        await trio.to_thread.run_sync(store.room.look)
+        await trio.sleep(ROOM_TICK_S)
+
+
+__all__ = ["Actor", "Basis", "Outcome", "Pass", "Plane", "Settings"]

@@ -1,0 +1,230 @@
+"""Finding the runs of a process that died, and taking them over.
+
+Owns the recovery pass (P4, L1, L2) and its note in a sealed run of the sweep's own. Refuses to resume a crash suspect and to
+await a run. Invariant: the note and the acquire are one unit, and land before the resume.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import msgspec
+import trio
+
+from agentplane.core import bounds, ids
+from agentplane.core import plan as plans
+from agentplane.core.effects import origin
+from agentplane.core.errors import JournalCorrupt, LeaseHeld
+from agentplane.core.history import read_all
+from agentplane.core.records import CANON, CONSERVATIVE, RunAdmitted, RunConcluded, Swept
+from agentplane.engine.linking import Spec, link
+from agentplane.engine.live import LiveRun
+from agentplane.engine.runs import Runs
+from agentplane.journal import appends, leases, lists, rows
+from agentplane.journal.appends import Head
+from agentplane.journal.leases import Abandoned, Lease
+from agentplane.journal.tx import Tx
+
+PROVING_S = 1.0
+"""How long the first run after an unclean start is watched alone before the next is begun beside it (P4)."""
+TICK_S = 5.0
+
+
+class Pass(msgspec.Struct, kw_only=True):
+    """What one pass did. ``saturated``: at least a whole batch was waiting."""
+
+    took_over: list[str] = []
+    suspects: list[str] = []
+    finished: list[str] = []
+    empty: list[str] = []
+    left: list[str] = []
+    saturated: bool = False
+
+
+def own_run(tx: Tx, tenant: str, specs: list[Spec], outcome: str, run: str, capability: str, incarnation: str, owner: str,
+            opening: str) -> None:  # fmt: skip
+    """A whole sealed run of the plane's own, made in the open unit."""
+    lease = leases.acquire(tx, run, owner, opening, bounds.LEASE_TTL_S * 1000)
+    appends.admit(tx, run, capability=capability, incarnation=incarnation, at_ms=tx.now_ms, own=True)
+    admitted: Spec = (RunAdmitted, {
+        "capability": capability, "input": None, "input_label": CONSERVATIVE, "canon": CANON, "tenant": tenant,
+        "origin": origin(tenant, run, None).hex(), "currency": "XXX",
+    })  # fmt: skip
+    everything = [admitted, *specs, (RunConcluded, {"outcome": outcome})]
+    appends.append(tx, run, lease.epoch, Head(), link(run, lease.epoch, Head(), everything, tx.now_ms))
+    appends.seal(tx, run)
+    leases.release(tx, lease)
+
+
+class Recovery:
+    """The recovery pass of one plane. ``cautious`` after an unclean start, until a run has made progress (P4)."""
+
+    def __init__(self, runs: Runs, *, cautious: bool, may_run: Callable[[str], bool] = lambda run: True,
+                 halted: Callable[[], bool] = lambda: False) -> None:  # fmt: skip
+        self.runs = runs
+        self.cautious = cautious
+        self.may_run = may_run
+        self.halted = halted
+        self._kick = trio.Event()
+        self._left: list[str] = []
+        self.last = Pass()
+        self.passes = 0
+
+    async def forever(self) -> None:
+        """A pass at start, then one a tick; a saturated one is followed at once by the next (L2)."""
+        while True:
+            self._kick = trio.Event()
+            if not self.halted():
+                await self.once()
+            if self.halted() or not self.last.saturated:
+                with trio.move_on_after(TICK_S):
+                    await self._kick.wait()
+
+    def kick(self) -> None:
+        """Begin the next pass now."""
+        self._kick.set()
+
+    async def once(self) -> Pass:
+        """One pass; returns when its runs were handed to their nursery."""
+        found: Pass = Pass()
+        taken: list[Lease] = []
+        run = ids.new_id("run", self.runs.world.now_ms(), os.urandom(10))
+        candidates = await trio.to_thread.run_sync(self._candidates, 1 if self.cautious else bounds.RECOVERY_BATCH)
+        # Who was taken over before without a record since may be what killed the process: it is resumed alone (P4).
+        alone = self.cautious or any(one.takeovers > 0 for one in candidates)
+        limit = 1 if alone else bounds.RECOVERY_BATCH
+        if candidates:
+            taken = await self.runs.writer.do(lambda tx: self._take_over(tx, run, candidates, found))
+        found.left = list(self._left)
+        found.saturated = len(candidates) >= limit and bool(found.took_over or found.suspects or found.finished or found.empty)
+        begun: list[LiveRun] = []
+        for lease in taken:
+            self.runs.world.observe("recovery.took_over", run=lease.run)
+            live = await self.runs.resume(lease.run, lease)
+            if live is not None:
+                begun.append(live)
+        self.last = found
+        self.passes += 1
+        if alone:
+            await self._watch(begun, found)
+        return found
+
+    def _candidates(self, limit: int) -> list[Abandoned]:
+        """Abandoned leases that this pass may act on: not live here (L1), not held out, and of a capability we have.
+
+        Those taken over before without a record since come last and one at a time, so that a run that kills its process
+        has no neighbours when it does (P4).
+        """
+        runs, after = self.runs, (-1, "")
+        wanted: list[Abandoned] = []
+        suspects: list[Abandoned] = []
+        now_ms = runs.world.now_ms()
+        self._left = []
+
+        def page(tx: Tx) -> list[tuple[Abandoned, bool]]:
+            tx.now_ms = now_ms
+            found = leases.abandoned(tx, bounds.RECOVERY_BATCH, after)
+            return [(one, self._have_code(tx, one.run)) for one in found]
+
+        while len(wanted) < limit:
+            found = runs.store.readers.read(page)
+            if not found:
+                break
+            last = found[-1][0]
+            after = (last.expires_ms, last.run)
+            # What nobody here can execute is passed over, so that it never stands before what somebody can.
+            self._left += [one.run for one, ours in found if not ours]
+            for one, ours in found:
+                if ours and self._may(one.run):
+                    (suspects if one.takeovers > 0 else wanted).append(one)
+        return wanted[:limit] or suspects[:1]
+
+    def _may(self, run: str) -> bool:
+        runs = self.runs
+        return run not in runs.live and run not in runs.held_out and not runs.acting(run) and self.may_run(run)
+
+    def _have_code(self, tx: Tx, run: str) -> bool:
+        """Whether this build can take the run further: it has the code, or needs none any more (P16)."""
+        row = rows.candidate(tx, run)
+        if row is None or row.status != "running" or row.capability in self.runs.skills:
+            return True
+        try:
+            history = read_all(run, (item.record for item in lists.whole_history(tx, run)))
+        except JournalCorrupt:
+            return True  # to be held out by whoever reads it next, with its name
+        steps = [] if history.plan is None else plans.from_data(history.plan.plan).nodes
+        finished = {step for step, record in history.finished.items() if record.outcome == "succeeded"}
+        return bool(steps) and all(node.id in finished or node.capability in self.runs.skills for node in steps)
+
+    def _take_over(self, tx: Tx, own: str, candidates: list[Abandoned], found: Pass) -> list[Lease]:
+        """The note and every acquire, in one unit. A unit may run twice: it rebuilds what it reports."""
+        runs = self.runs
+        for name in ("took_over", "suspects", "finished", "empty"):
+            setattr(found, name, [])
+        notes: list[Spec] = []
+        taken: list[Lease] = []
+        for one in candidates:
+            row = rows.candidate(tx, one.run)
+            if row is None:
+                rows.clear_empty_lease(tx, one.run)
+                found.empty.append(one.run)
+                continue
+            try:
+                lease = leases.acquire(tx, one.run, runs.owner, runs.opening, runs.ttl_ms)
+            except LeaseHeld:
+                continue  # somebody here took it since the list was made
+            notes.append((Swept, {"subject": one.run, "action": "run_recovered",
+                                  "detail": f"epoch {one.epoch} of {one.owner} fenced by {lease.epoch}"}))  # fmt: skip
+            if row.status != "running":
+                self._finish(tx, lease, row.status, row.sealed)
+                found.finished.append(one.run)
+            elif lease.takeovers > bounds.TAKEOVERS_WITHOUT_PROGRESS_MAX:
+                try:
+                    last = self._last_step(tx, one.run)
+                except JournalCorrupt as error:
+                    runs.held_out[one.run] = error
+                    continue
+                reason = f"taken over {lease.takeovers} times without a record of its own; the last step begun is {last}"
+                runs.quarantine(tx, lease, reason, "crash_suspect")
+                found.suspects.append(one.run)
+            else:
+                taken.append(lease)
+                found.took_over.append(one.run)
+        if notes:
+            own_run(tx, tx.tenant, notes, "swept", own, "agentplane.sweep", runs.world.incarnation, runs.owner, runs.opening)
+        return taken
+
+    def _finish(self, tx: Tx, lease: Lease, status: str, sealed: bool) -> None:
+        """A run that died between concluding and freeing its lease: seal it where that is due, never redo its work."""
+        if not sealed and status in ("succeeded", "cancelled", "abandoned"):
+            appends.seal(tx, lease.run)
+        leases.release(tx, lease)
+
+    def _last_step(self, tx: Tx, run: str) -> str:
+        stored = lists.whole_history(tx, run)
+        steps = [item.record.step for item in stored if item.record.step is not None]
+        return f"step {steps[-1]}" if steps else "none"
+
+    async def _watch(self, begun: list[LiveRun], found: Pass) -> None:
+        """P4: one run alone until it made progress, ended, or its time to convict itself passed."""
+        if not begun:
+            if not (found.suspects or found.finished or found.empty):
+                self.cautious = False
+            return
+        live = begun[0]
+        progressed = trio.Event()
+        live.log.on_progress = progressed.set
+        with trio.move_on_after(PROVING_S):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_then_cancel, live.ended, nursery.cancel_scope)
+                nursery.start_soon(_then_cancel, progressed, nursery.cancel_scope)
+        live.log.on_progress = None
+        if progressed.is_set() or live.ended.is_set():
+            self.cautious = False
+        found.saturated = True
+
+
+async def _then_cancel(event: trio.Event, scope: trio.CancelScope) -> None:
+    await event.wait()
+    scope.cancel()

@@ -1,0 +1,64 @@
+"""How a step is stopped from outside its own code.
+
+Owns the stops: each a BaseException, so that ``except Exception`` in a skill does not swallow it, and each latches on its
+step (P12). Refuses to record anything: whoever raised one has. Invariant: after a stop no ``cx`` call of that step returns.
+"""
+
+from __future__ import annotations
+
+from agentplane.core.errors import AgentplaneError
+from agentplane.core.records import Undecided
+
+
+class Stop(BaseException):
+    """Base of the stops. ``outcome`` is what the step ends as."""
+
+    outcome = "stopped"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Quarantine(Stop):
+    """The runtime cannot account for something: a person must look."""
+
+    outcome = "quarantined"
+
+    def __init__(self, reason: str, code: str, undecided: tuple[Undecided, ...] = ()) -> None:
+        super().__init__(reason)
+        self.code = code
+        self.undecided = undecided
+
+
+class Divergence(Quarantine):
+    """The code asks something else than what its history holds (P17, P18)."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason, "diverged")
+
+
+class CancelHeard(Stop):
+    outcome = "cancelled"
+
+
+class Parked(Stop):
+    """A drain stopped the run at a boundary: nothing in flight, nothing written, lease kept."""
+
+    outcome = "parked"
+
+
+class Dropped(Stop):
+    """The run is not ours any more, or nothing more of it may be written: fence, poison, refused rider, revoked release."""
+
+    outcome = "dropped"
+
+    def __init__(self, error: AgentplaneError) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
+class WouldPerform(Stop):
+    """Strict replay came to where the history ends."""
+
+    outcome = "diverged"

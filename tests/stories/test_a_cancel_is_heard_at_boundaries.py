@@ -1,0 +1,162 @@
+"""P15: a cancel is heard before an announcement, first asker first, and never over work that stands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from agentplane import Recovery, RetryPolicy, skill
+from agentplane.core.errors import NotApplicable
+from agentplane.core.records import Actor, Basis, EffectReconciled, EffectStarted, RunCancelled
+from agentplane.engine.admission import Wanted
+from agentplane.journal import lists
+from agentplane.testkit import FakeProvider
+from stories.scenes import ME, Points, inline, kinds, of_kind, one_call, opened, paying, until
+
+OTHER = Actor(actor="nils", basis=Basis.ASSERTED)
+
+
+async def test_a_run_stops_at_its_next_effect_boundary(autojump_clock: MockClock, tmp_path: Path) -> None:
+    """What was read is read, nothing more is announced, and the run seals as cancelled by name and reason."""
+    provider = FakeProvider()
+    provider.tell("look", "hang")
+    look, pay = paying(provider, "pay.look", mutates=False, recovery=Recovery.RETRY), paying(provider)
+
+    @skill("story.run")
+    async def body(cx: Any, request: dict) -> Any:  # type: ignore[type-arg]
+        await cx.do(look())
+        return await cx.do(pay())
+
+    async with opened(tmp_path, body) as plane:
+        admission = await plane.start(Wanted(capability="story.run", input={}))
+        await provider.arrived.wait()
+        first = await plane.cancel(admission.run, ME, "not wanted")
+        second = await plane.cancel(admission.run, OTHER, "me too")
+        assert (first.recorded, first.requested_by) == (True, "mara")
+        assert (second.recorded, second.requested_by) == (False, "mara")
+        provider.release()
+        await plane.runs.wait_idle()
+        assert (await plane.outcome(admission.run)).status == "cancelled"
+        ended = of_kind(plane, admission.run, RunCancelled)[0]
+        assert (ended.cancelled_by, ended.reason) == (ME, "not wanted")
+        assert not provider.book[1:] and len(of_kind(plane, admission.run, EffectStarted)) == 1
+        row = plane.store.readers.read(lambda tx: lists.get_run(tx, admission.run))
+        assert row.log_index is not None
+
+
+async def test_a_cancel_is_refused_over_landed_work(autojump_clock: MockClock, tmp_path: Path) -> None:
+    """Until undo exists, what was paid is not left standing under a run that says it was cancelled."""
+    provider = FakeProvider()
+    provider.tell("late", "hang")
+    pay, late = paying(provider), paying(provider, "pay.late")
+
+    @skill("story.run")
+    async def body(cx: Any, request: dict) -> Any:  # type: ignore[type-arg]
+        return [await cx.do(pay()), await cx.do(late())]
+
+    async with opened(tmp_path, body) as plane:
+        admission = await plane.start(Wanted(capability="story.run", input={}))
+        await until(lambda: len(provider.asked) == 2)
+        with pytest.raises(NotApplicable, match="landed"):
+            await plane.cancel(admission.run, ME, "too late")
+        provider.release()
+        await plane.runs.wait_idle()
+        assert (await plane.outcome(admission.run)).status == "succeeded"
+
+
+async def test_a_cancel_ends_a_wait_between_attempts(autojump_clock: MockClock, tmp_path: Path) -> None:
+    """A backoff is a boundary."""
+    provider = FakeProvider()
+    provider.tell("refund", *["did_not_happen"] * 9)
+    pay = paying(provider, retry=RetryPolicy(base_ms=3_600_000, cap_ms=3_600_000))
+    async with opened(tmp_path, one_call(pay)) as plane:
+        admission = await plane.start(Wanted(capability="story.run", input={}))
+        await until(lambda: "EffectFailed" in kinds(plane, admission.run))
+        began = trio.current_time()
+        await plane.cancel(admission.run, ME, "not wanted")
+        await plane.runs.wait_idle()
+        assert (await plane.outcome(admission.run)).status == "cancelled"
+        assert len(provider.asked) == 1 and trio.current_time() - began < 60
+
+
+async def test_a_cancel_that_may_not_be_heeded_does_not_shorten_a_wait(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    """A run in doubt goes on asking in its own time: a cancel on record makes no hot loop of it."""
+    provider = FakeProvider(honours_keys=False)
+    provider.tell("refund", "in_doubt_before")
+    pay = paying(provider, recovery=Recovery.RECONCILE, probed=True, timeout_s=20, settle_s=10)
+    async with opened(tmp_path, one_call(pay)) as plane:
+        admission = await plane.start(Wanted(capability="story.run", input={}))
+        await until(lambda: "EffectFailed" in kinds(plane, admission.run))
+        # As it is when the cancel was recorded while the announcement was on its way.
+        live = plane.runs.live[admission.run]
+        live.cancel = lists.Cancel("mara", "asserted", None, "not wanted")
+        live.interrupt()
+        await plane.runs.wait_idle()
+        verdicts = of_kind(plane, admission.run, EffectReconciled)
+        assert [one.early for one in verdicts] == [True, False]
+
+
+async def test_a_cancel_heard_beside_an_announcement_in_the_writer_does_not_stand_over_it(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    """Of two members one hears the cancel while the other's announcement is being written: that one lands, and the run
+    ends as its work did."""
+    provider = FakeProvider()
+    provider.tell("first", "did_not_happen")
+    first = paying(provider, "pay.first", retry=RetryPolicy(base_ms=2_000))
+    second = paying(provider, "pay.second")
+    points = Points()
+
+    @skill("story.run")
+    async def together(cx: Any, request: dict) -> Any:  # type: ignore[type-arg]
+        return await cx.gather(first(), second())
+
+    async with opened(tmp_path, together, observe=points) as plane:
+        held: list[str] = []
+        queue = inline(plane).submit
+
+        def keep_the_second(unit: Any) -> None:
+            queue(unit)
+            if points.count("effect.announcing") == 2 and not held:
+                held.append("second")
+                inline(plane).hold()
+
+        plane.writer.submit = keep_the_second  # type: ignore[method-assign]
+        admission = await plane.start(Wanted(capability="story.run", input={}))
+        await until(lambda: bool(held))
+        live = plane.runs.live[admission.run]
+        live.cancel = lists.Cancel("mara", "asserted", None, "not wanted")
+        inline(plane).let_go()
+        await plane.runs.wait_idle()
+        outcome = await plane.outcome(admission.run)
+        landed = {row.name for row in provider.book}
+        assert outcome.status == ("cancelled" if not landed else "succeeded")
+        assert landed in (set(), {"first", "second"})
+
+
+async def test_a_failed_run_is_cancelled_at_once(autojump_clock: MockClock, tmp_path: Path) -> None:
+    """Nobody executes it: the act concludes and seals it; a sealed run refuses."""
+    provider = FakeProvider()
+    provider.tell("refund", "refused_for_good")
+    async with opened(tmp_path, one_call(paying(provider))) as plane:
+        outcome = await plane.run("story.run", {})
+        answer = await plane.cancel(outcome.run, ME, "leave it")
+        assert answer.concluded and (await plane.outcome(outcome.run)).status == "cancelled"
+        with pytest.raises(NotApplicable, match="closed"):
+            await plane.cancel(outcome.run, ME, "again")
+
+
+async def test_a_quarantined_run_is_not_cancelled(autojump_clock: MockClock, tmp_path: Path) -> None:
+    """A cancel would unwind around doubt."""
+    provider = FakeProvider()
+    provider.tell("refund", "in_doubt_before")
+    async with opened(tmp_path, one_call(paying(provider, recovery=Recovery.REQUIRES_OPERATOR))) as plane:
+        outcome = await plane.run("story.run", {})
+        with pytest.raises(NotApplicable, match="reconcile"):
+            await plane.cancel(outcome.run, ME, "not wanted")
