@@ -9,13 +9,13 @@ from __future__ import annotations
 import inspect
 import re
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Any, Final
 
 import msgspec
 
-from agentplane.authoring.effect import to_data, where
+from agentplane.authoring.effect import where
 from agentplane.core import bounds
 from agentplane.core.errors import InvalidInput, SkillFault
 
@@ -31,21 +31,13 @@ class Compensation(StrEnum):
     UNDECLARED = "undeclared"
 
 
-class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Ceilings of a run; a plan's and a request's may only narrow."""
-
-    max_effects: int | None = None
-    max_steps: int | None = None
-
-
 class Skill:
     """A declared skill: a capability of its name."""
 
-    def __init__(self, name: str, body: Callable[..., Any], compensation: Compensation, budget: Budget | None) -> None:
+    def __init__(self, name: str, body: Callable[..., Any], compensation: Compensation) -> None:
         self.name = name
         self.body = body
         self.compensation = compensation
-        self.budget = budget
         self.blocking = not inspect.iscoroutinefunction(body)
         self.where = where(body)
         self.undo: Callable[..., Any] | None = None
@@ -92,14 +84,13 @@ def _request_type(name: str, body: Callable[..., Any]) -> Any:
 
 
 def skill(
-    name: str, *, compensation: Compensation = Compensation.UNDECLARED, budget: Budget | Mapping[str, int] | None = None
+    name: str, *, compensation: Compensation = Compensation.UNDECLARED
 ) -> Callable[[Callable[..., Any]], Skill]:
     """Declare a skill that provides the capability ``name``. Raises SkillFault with the name and the line."""
 
     def declare(body: Callable[..., Any]) -> Skill:
         if not NAME.match(name) or len(name) > bounds.NAME_CHARS_MAX:
             raise SkillFault(f"The skill {name!r} ({where(body)}) needs a lower-case dotted name, such as 'refunds.issue'.")
-        ceiling = budget if isinstance(budget, Budget | None) else msgspec.convert(to_data(budget), Budget)
-        return Skill(name, body, compensation, ceiling)
+        return Skill(name, body, compensation)
 
     return declare

@@ -232,6 +232,10 @@ class RunSealed(Refusal):
     row = Row("run_sealed", "caller", EXIT_NO, 409, "Nothing may be added to a sealed run.")
 
 
+class LandedWork(Refusal):
+    row = Row("landed_work", "us", EXIT_OPERATIONAL, 409, "Let the run end, or take its work back first.")
+
+
 class OpenEffects(Refusal):
     row = Row(
         "open_effects",

@@ -43,14 +43,20 @@ class Owner(msgspec.Struct, frozen=True):
 def undecided(history: History) -> list[Undecided]:
     """The effects that nobody can account for, with the doubt each is in."""
     found = []
+    named = {one.effect for one in history.conclusion.undecided} if history.conclusion is not None else set()
     for series in history.series.values():
-        if _open_question(series):
+        escalated = series.last.started.effect_key in named and not any(_by_person(said) for said in series.last.said)
+        if escalated or _open_question(series):
             started = series.last.started
             found.append(Undecided(
                 effect=started.effect_key or "", step=series.spot.step, phase=series.spot.phase.wire,
                 kind=started.descriptor.kind, doubt=series.doubt().value,
             ))  # fmt: skip
     return found
+
+
+def _by_person(said: EffectReconciled | RetryGranted) -> bool:
+    return isinstance(said, RetryGranted) or said.asserted_by is not None
 
 
 def _open_question(series: Series) -> bool:

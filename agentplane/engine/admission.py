@@ -92,7 +92,6 @@ def _utf8(key: str) -> bytes:
 async def admit(runs: Runs, wanted: Wanted, *, max_admitted: int = bounds.MAX_ADMITTED) -> tuple[Admission, LiveRun | None]:
     """Admit ``wanted``, or find the run that holds its key. Raises what ``check`` raises, and the gates' refusals."""
     digest = check(wanted, runs.skills)
-    runs.store.room.admit()
     world = runs.world
     now_ms = world.now_ms()
     run = ids.new_id("run", now_ms, os.urandom(10))
@@ -113,6 +112,8 @@ async def admit(runs: Runs, wanted: Wanted, *, max_admitted: int = bounds.MAX_AD
     def unit(tx: Tx) -> Lease:
         if wanted.key is not None:
             appends.claim_key(tx, wanted.key, run, digest)
+        # Behind the key: a repeat of what was acknowledged is answered with its run, whatever the disk.
+        runs.store.room.admit()
         if lists.get_state(tx, "paused") is not None:
             raise Paused("The plane is paused by an operator; nothing is admitted.")
         open_now = rows.open_runs(tx)

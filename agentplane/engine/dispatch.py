@@ -35,7 +35,6 @@ from agentplane.core.records import (
 )
 from agentplane.core.records import EffectFailed as FailedRecord
 from agentplane.core.recovery import (
-    Age,
     Ask,
     Complete,
     DidNotHappen,
@@ -45,6 +44,7 @@ from agentplane.core.recovery import (
     Inconclusive,
     Landed,
     Mode,
+    Next,
     Repeat,
     decide_recovery,
 )
@@ -103,7 +103,7 @@ class Dispatcher:
         else:
             self.same(series, bound)
         while True:
-            decided = decide_recovery(series.attempts(), series.declared(), series.policy(), self._age(series))
+            decided = self._decide(series)
             match decided:
                 case Complete():
                     return await self._output(series)
@@ -118,9 +118,11 @@ class Dispatcher:
                 case Ask():
                     await self._ask(series, bound, decided)
 
-    def _age(self, series: Series) -> Age:
+    def _decide(self, series: Series) -> Next:
         world = self.live.world
-        return series.age(world.trusted_now_ms(), not_before_ms=world.restored_gap_ms if self.live.restored else None)
+        gap_ms = world.restored_gap_ms if self.live.restored else None
+        age = series.age(world.trusted_now_ms(), not_before_ms=gap_ms)
+        return decide_recovery(series.attempts(), series.declared(), series.policy(), age)
 
     def same(self, series: Series, bound: Bound) -> None:
         """P18: the place holds what is asked, or the run has diverged."""
@@ -273,6 +275,8 @@ class Dispatcher:
             key = series.last.started.effect_key or ""
             wait_ms = backoff_ms(series.policy(), self.live.run, key, decided.backoff, decided.retry_after_ms)
             await self.live.pause(wait_ms / 1000, bound.call.effect.timeout_s)
+            if not isinstance(self._decide(series), Repeat):
+                return  # what was allowed before the wait (a key window) may be over: decided again
         await self._attempt(series.spot, bound, decided.attempt, backoff=wait_ms)
 
     async def _ask(self, series: Series, bound: Bound, decided: Ask) -> None:
@@ -283,7 +287,10 @@ class Dispatcher:
             self._settle(series)
         now_ms = live.world.now_ms()
         wait_s = 0.0
-        if decided.not_before_ms is not None:
+        if decided.counts_from_ms is None:
+            # The age is unknown (P5): what can still arrive has arrived once the whole of it was waited out here.
+            wait_s = (series.first.terms.timeout_ms + series.first.terms.settle_ms) / 1000
+        elif decided.not_before_ms is not None:
             wait_s = max(0.0, (decided.not_before_ms - now_ms) / 1000)
         elif decided.backoff:
             key = series.last.started.effect_key or ""
@@ -298,8 +305,7 @@ class Dispatcher:
         with live.act_scope() as scope:
             live.world.observe("effect.asked", run=live.run, step=self.step, effect=started.effect_key, kind=effect.kind)
             verdict = await ask(live.world, effect, bound.fresh(), call)
-            counts = decided.counts_from_ms is not None and live.world.trusted_now_ms() is not None
-            early = not counts or asked_ms < (decided.counts_from_ms or 0)
+            early = decided.counts_from_ms is not None and asked_ms < decided.counts_from_ms
             self._verdict(started, verdict, early=early)
             thread = live.world.threads.get(call)
             if thread is not None:

@@ -21,31 +21,24 @@ import agentplane
 from agentplane.authoring.skill import Skill
 from agentplane.core import bounds
 from agentplane.core.errors import (
-    AgentplaneError,
     Draining,
     Held,
     LeaseHeld,
     NotApplicable,
     Paused,
-    Settings,
     SkillFault,
 )
-from agentplane.core.records import Actor, Basis
+from agentplane.core.records import Actor
 from agentplane.engine import acts, guard
 from agentplane.engine.admission import Admission, Wanted, admit
-from agentplane.engine.clockwatch import ClockWatch
+from agentplane.engine.nurseries import Parts, running
 from agentplane.engine.observer import Observe, silent
-from agentplane.engine.plane_state import PlaneState
-from agentplane.engine.recovery import Pass, Recovery
-from agentplane.engine.runs import Runs
 from agentplane.engine.secrets import Secrets
 from agentplane.engine.strict import Verdict, replay_strict
 from agentplane.engine.world import World
 from agentplane.journal import lists
-from agentplane.journal.checkpoints import Checkpointer
 from agentplane.journal.store import Identity, Store
 from agentplane.journal.tx import Tx
-from agentplane.journal.writer import Writer
 
 T = TypeVar("T")
 ROOM_TICK_S = 1.0
@@ -69,18 +62,17 @@ def wall_ms() -> int:
 class Plane:
     """An opened plane. Made by ``Plane.open``; used from its own trio loop."""
 
-    def __init__(self, store: Store, writer: Writer, runs: Runs, recovery: Recovery, world: World, state: PlaneState) -> None:
+    def __init__(self, store: Store, world: World, parts: Parts) -> None:
         self.store = store
-        self.writer = writer
-        self.runs = runs
-        self.recovery = recovery
         self.world = world
-        self.state = state
+        self.writer = parts.writer
+        self.runs = parts.runs
+        self.recovery = parts.recovery
+        self.state = parts.state
+        self.clock = parts.clock
         self.draining = False
         self.max_admitted = bounds.MAX_ADMITTED
-        self.failed: AgentplaneError | None = None
         self.started_ms = world.now_ms()
-        self.clock = ClockWatch(world, store.found.last_ms)
 
     @classmethod
     @asynccontextmanager
@@ -113,8 +105,8 @@ class Plane:
                 now_ms=now_ms, settings=settings, secrets=Secrets(Path(secrets) if secrets else None), observe=observe,
                 currency=currency,
             )  # fmt: skip
-            async with _running(cls, store, identity, table, world, recover, lease_ttl_s, max_running) as plane:
-                yield plane
+            async with running(store, table, world, recover=recover, lease_ttl_s=lease_ttl_s, max_running=max_running) as parts:
+                yield cls(store, world, parts)
         finally:
             store.close()
 
@@ -233,11 +225,10 @@ class Plane:
 
 async def strict_verdict(run: str, read: Callable[..., Any], skills: Mapping[str, Skill], world: World) -> Verdict:
     """Strict replay over any reader of the store, of a plane that is up or down."""
-    stored = await trio.to_thread.run_sync(lambda: read(lambda tx: lists.whole_history(tx, run)))
+    stored = await trio.to_thread.run_sync(lists.read_history, read, run)
 
     async def read_blob(digest: bytes) -> object:
-        raw = await trio.to_thread.run_sync(lambda: read(lambda tx: lists.blob(tx, digest)))
-        return msgspec.json.decode(raw)
+        return await trio.to_thread.run_sync(lambda: read(lambda tx: lists.value(tx, digest)))
 
     return await replay_strict(run, stored, skills, world, read_blob)
 
@@ -259,86 +250,3 @@ def by_name(skills: Iterable[Skill]) -> dict[str, Skill]:
             raise SkillFault(f"Two skills provide {skill.name}: {table[skill.name].where} and {skill.where}.")
         table[skill.name] = skill
     return table
-
-
-@asynccontextmanager
-async def _running(
-    cls: type[Plane], store: Store, identity: Identity, skills: dict[str, Skill], world: World, recover: bool,
-    lease_ttl_s: float, max_running: int,
-) -> AsyncIterator[Plane]:  # fmt: skip
-    """The nurseries of architecture.md section 4: journal outside, runs inside; they end in the other order."""
-    world.incarnation = store.found.incarnation
-    failed: list[AgentplaneError] = []
-    broken = trio.Event()
-
-    def on_failure(error: AgentplaneError) -> None:
-        failed.append(error)
-        broken.set()
-
-    token = trio.lowlevel.current_trio_token()
-    checkpointer = Checkpointer(store, lambda error: token.run_sync_soon(on_failure, error))
-
-    writer = Writer(
-        checkpointer.watched_connection, store.tenant, world.now_ms, observe=world.observe, on_poison=on_failure, before_commit=store.count_commit,
-        after_commit=checkpointer.between
-    )
-    writer.start()
-    checkpointer.start()
-    try:
-        async with trio.open_nursery() as outer:
-            outer.start_soon(_fail_stop, broken, failed)
-            async with trio.open_nursery() as nursery:
-                runs = Runs(
-                    store, writer, world, skills, nursery, owner=identity.owner, opening=identity.opening, ttl_s=lease_ttl_s,
-                    max_running=max_running,
-                )  # fmt: skip
-                state = await PlaneState.load(store, writer, world)
-                recovery = Recovery(
-                    runs, cautious=not store.found.clean, may_run=state.may_run,
-                    halted=lambda: state.paused is not None or runs.gate.draining,
-                )  # fmt: skip
-                plane = cls(store, writer, runs, recovery, world, state)
-                nursery.start_soon(plane.clock.forever)
-                nursery.start_soon(runs.renew_forever)
-                nursery.start_soon(_watch_room, store)
-                if recover:
-                    nursery.start_soon(recovery.forever)
-                yield plane
-                nursery.cancel_scope.cancel()
-            outer.cancel_scope.cancel()
-    except BaseExceptionGroup as group:
-        if failed:
-            raise failed[0] from None
-        raise group
-    finally:
-        with trio.CancelScope(shield=True):
-            if not failed:
-                with trio.move_on_after(bounds.FLUSH_MAX_S):
-                    await _say_clean(writer, identity, runs if "runs" in locals() else None)
-            await writer.close()
-            checkpointer.stop()
-            await world.close()
-
-
-async def _say_clean(writer: Writer, identity: Identity, runs: Runs | None) -> None:
-    """A drained end is told to the next opener, so that what was parked is not counted as a death (P4)."""
-    if runs is None or runs.dropped:
-        return
-    try:
-        await writer.do(lambda tx: lists.set_state(tx, "closed_clean", identity.opening))
-    except AgentplaneError:
-        return  # an end that cannot be told is an unclean one, which the next opener assumes by itself
-
-
-async def _fail_stop(broken: trio.Event, failed: list[AgentplaneError]) -> None:
-    await broken.wait()
-    raise failed[0]
-
-
-async def _watch_room(store: Store) -> None:
-    while True:
-        await trio.to_thread.run_sync(store.room.look)
-        await trio.sleep(ROOM_TICK_S)
-
-
-__all__ = ["Actor", "Basis", "Outcome", "Pass", "Plane", "Settings"]

@@ -19,6 +19,7 @@ from agentplane.core.errors import (
     Fenced,
     HeadMoved,
     InvariantViolation,
+    LandedWork,
     LeaseNotHeld,
     OpenEffects,
     PayloadTooLarge,
@@ -302,4 +303,4 @@ class RunLog:
 
 
 def _fatal(error: Refusal) -> bool:
-    return isinstance(error, Fenced | LeaseNotHeld | RunSealed | DuplicateEffect | OpenEffects)
+    return isinstance(error, Fenced | LeaseNotHeld | RunSealed | DuplicateEffect | OpenEffects | LandedWork)

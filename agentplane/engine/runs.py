@@ -6,10 +6,9 @@ live already (L1). Invariant: a run is in ``live`` from the moment its lease is 
 
 from __future__ import annotations
 
-import hashlib
+import traceback
 from collections.abc import Callable, Mapping
 
-import msgspec
 import trio
 
 from agentplane.authoring.skill import Skill
@@ -97,15 +96,12 @@ class Runs:
         return live
 
     def _read_run(self, run: str) -> tuple[list[lists.Stored], lists.RunRow, lists.Cancel | None]:
-        return self.store.readers.read(
-            lambda tx: (lists.whole_history(tx, run), lists.get_run(tx, run), lists.cancellation(tx, run))
-        )
+        read = self.store.readers.read
+        row, cancel = read(lambda tx: (lists.get_run(tx, run), lists.cancellation(tx, run)))
+        return lists.read_history(read, run), row, cancel
 
     async def _read_blob(self, digest: bytes) -> object:
-        raw = await trio.to_thread.run_sync(lambda: self.store.readers.read(lambda tx: lists.blob(tx, digest)))
-        if hashlib.sha256(raw).digest() != digest:
-            raise JournalCorrupt(f"The value {digest.hex()} is not what it was when it was kept.")
-        return msgspec.json.decode(raw)
+        return await trio.to_thread.run_sync(lambda: self.store.readers.read(lambda tx: lists.value(tx, digest)))
 
     async def _one(self, live: LiveRun) -> None:
         end = End(outcome="cut")
@@ -116,6 +112,11 @@ class Runs:
                     await self._dropped(live, end)
         except StoreFailed:
             end = End(outcome="dropped", reason="the store failed")
+        except Exception as error:
+            # A defect of ours in this run (W9): it is set aside and named, its neighbours go on. Nothing is guessed:
+            # an announcement that stands without an outcome stays one.
+            end = End(outcome="dropped", reason=f"{type(error).__name__} in the engine", code="invariant")
+            await self._set_aside(live, self._defect(error))
         finally:
             self._ended(live, end)
 
@@ -128,10 +129,23 @@ class Runs:
         for call, ended in list(self.world.threads.items()):
             if getattr(call, "run", None) == live.run:
                 await ended.wait()
+        await self._set_aside(live, error.message)
+
+    async def _set_aside(self, live: LiveRun, reason: str) -> None:
         try:
-            await self.writer.do(lambda tx: self.quarantine(tx, live.log.lease, error.message, "invariant"))
+            await self.writer.do(lambda tx: self.quarantine(tx, live.log.lease, reason, "invariant"))
         except AgentplaneError as refused:
             self.held_out[live.run] = refused
+
+    def _defect(self, error: BaseException) -> str:
+        """One sentence of a defect: what was raised and where, never a value."""
+        while isinstance(error, BaseExceptionGroup) and error.exceptions:
+            error = error.exceptions[0]
+        if isinstance(error, AgentplaneError):
+            return error.message
+        frames = traceback.extract_tb(error.__traceback__)
+        place = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+        return f"the engine met {type(error).__name__}{place}"
 
     def quarantine(self, tx: Tx, lease: Lease, reason: str, code: str) -> None:
         """Conclude a run as quarantined on its stored head, and free its lease: for what its own log cannot write."""

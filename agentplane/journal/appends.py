@@ -20,6 +20,7 @@ from agentplane.core.errors import (
     DuplicateEffect,
     Fenced,
     HeadMoved,
+    LandedWork,
     LeaseNotHeld,
     NotApplicable,
     NotFound,
@@ -281,9 +282,14 @@ def _step_finished(tx: Tx, record: StepFinished) -> None:
         raise OpenEffects(f"Step {record.step} of {record.run} has an announcement without an outcome.", run=record.run)
 
 
+LANDED: Final = "SELECT landed FROM run WHERE tenant = ? AND run = ?"
+
+
 def _run_concluded(tx: Tx, record: RunConcluded) -> None:
     if record.outcome in ("succeeded", "cancelled") and open_effects(tx, record.run):
         raise OpenEffects(f"The run {record.run} has an announcement without an outcome.", run=record.run)
+    if record.outcome == "cancelled" and number((tx.one(LANDED, tx.tenant, record.run) or (0,))[0]):
+        raise LandedWork(f"The run {record.run} has landed work that was not taken back (P15).", run=record.run)
     tx.run(
         "UPDATE run SET status = ?, reason = ?, code = ?, concluded_ms = ? WHERE tenant = ? AND run = ?",
         record.outcome, record.reason, record.code, tx.now_ms, tx.tenant, record.run,

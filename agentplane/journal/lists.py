@@ -7,6 +7,7 @@ its start.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
@@ -178,6 +179,14 @@ def read_history(read: Read, run: str) -> list[Stored]:
     return found
 
 
+def value(tx: Tx, digest: bytes) -> object:
+    """The value whose canonical bytes are kept under ``digest``. Raises JournalCorrupt when they are gone or are others."""
+    kept = blob(tx, digest)
+    if hashlib.sha256(kept).digest() != digest:
+        raise JournalCorrupt(f"The value {digest.hex()} is not what it was when it was kept.")
+    return msgspec.json.decode(kept)
+
+
 def blob(tx: Tx, digest: bytes) -> bytes:
     """A value kept beside its record. Raises JournalCorrupt when it is gone."""
     row = tx.one("SELECT bytes FROM blob WHERE tenant = ? AND digest = ?", tx.tenant, digest)
@@ -242,5 +251,5 @@ def run_output(tx: Tx, run: str) -> object:
         if isinstance(record, StepFinished) and record.step == lowest and record.outcome == "succeeded":
             if record.blob is None:
                 return record.output
-            return msgspec.json.decode(blob(tx, bytes.fromhex(record.blob.digest)))
+            return value(tx, bytes.fromhex(record.blob.digest))
     return None

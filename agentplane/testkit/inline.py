@@ -22,6 +22,7 @@ import trio
 from trio.testing import MockClock
 
 from agentplane.core.errors import AgentplaneError, StoreFailed
+from agentplane.engine import nurseries
 from agentplane.engine import plane as planes
 from agentplane.journal.tx import Tx
 from agentplane.journal.units import Unit, run_in_savepoint, store_failed
@@ -167,13 +168,13 @@ def on_the_loop() -> Iterator[None]:
         return sync_fn(*args)
 
     # Set by name, so that a plane is assembled by the product's own code and by nothing else.
-    kept = vars(planes)["Writer"], trio.to_thread.run_sync
-    setattr(planes, "Writer", InlineWriter)  # noqa: B010
+    kept = vars(nurseries)["Writer"], trio.to_thread.run_sync
+    setattr(nurseries, "Writer", InlineWriter)  # noqa: B010
     trio.to_thread.run_sync = run_sync  # type: ignore[assignment]
     try:
         yield
     finally:
-        setattr(planes, "Writer", kept[0])  # noqa: B010
+        setattr(nurseries, "Writer", kept[0])  # noqa: B010
         trio.to_thread.run_sync = kept[1]
 
 

@@ -1,0 +1,165 @@
+"""What runs inside what: the nurseries of one opened plane.
+
+Owns the order in which writer, checkpoints, runs and recovery begin and end. Refuses to go on after an error from the disk (W9).
+Invariant: the journal outlives every run, and an end that cut nothing is told to the next opener.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+import msgspec
+import trio
+
+from agentplane.authoring.skill import Skill
+from agentplane.core import bounds
+from agentplane.core.errors import AgentplaneError, StoreFailed
+from agentplane.engine.clockwatch import ClockWatch
+from agentplane.engine.plane_state import PlaneState
+from agentplane.engine.recovery import Recovery
+from agentplane.engine.runs import Runs
+from agentplane.engine.world import World
+from agentplane.journal import lists
+from agentplane.journal.checkpoints import Checkpointer
+from agentplane.journal.store import Store
+from agentplane.journal.writer import Writer
+
+ROOM_TICK_S = 1.0
+
+
+class Parts(msgspec.Struct, frozen=True):
+    """What a plane is made of while it is open."""
+
+    writer: Writer
+    runs: Runs
+    recovery: Recovery
+    state: PlaneState
+    clock: ClockWatch
+
+
+class FailStop:
+    """The first error from the disk, and who waits for it."""
+
+    def __init__(self) -> None:
+        self.error: AgentplaneError | None = None
+        self._broken = trio.Event()
+
+    def tell(self, error: AgentplaneError) -> None:
+        if self.error is None:
+            self.error = error
+            self._broken.set()
+
+    async def watch(self) -> None:
+        """Raises that error in its nursery, which ends everything inside."""
+        await self._broken.wait()
+        raise self.error or StoreFailed("The store failed.")
+
+
+@asynccontextmanager
+async def running(
+    store: Store, skills: Mapping[str, Skill], world: World, *, recover: bool, lease_ttl_s: float, max_running: int
+) -> AsyncIterator[Parts]:
+    """Run what ``store`` holds for as long as the body lasts. Raises StoreFailed when the disk fails under it, and what the body
+    raises, as it is."""
+    world.incarnation = store.found.incarnation
+    stop = FailStop()
+    token = trio.lowlevel.current_trio_token()
+    checkpointer = Checkpointer(store, lambda error: token.run_sync_soon(stop.tell, error))
+    writer = Writer(
+        checkpointer.watched_connection,
+        store.tenant,
+        world.now_ms,
+        observe=world.observe,
+        on_poison=stop.tell,
+        before_commit=store.count_commit,
+        after_commit=checkpointer.between,
+    )
+    writer.start()
+    checkpointer.start()
+    begun: list[Parts] = []
+    fault: Exception | None = None
+    try:
+        async with trio.open_nursery() as outer:
+            outer.start_soon(stop.watch)
+            async with trio.open_nursery() as nursery:
+                parts = await _begin(store, writer, skills, world, nursery, recover, lease_ttl_s, max_running)
+                begun.append(parts)
+                try:
+                    yield parts
+                except Exception as error:
+                    # Raised again below, outside of the nurseries, so that the caller sees what it raised and not a group.
+                    fault = error
+                nursery.cancel_scope.cancel()
+            outer.cancel_scope.cancel()
+    except BaseExceptionGroup:
+        if stop.error is not None:
+            raise stop.error from None
+        raise
+    finally:
+        with trio.CancelScope(shield=True):
+            if stop.error is None:
+                with trio.move_on_after(bounds.FLUSH_MAX_S):
+                    await _say_clean(writer, store.identity.opening, begun)
+            await writer.close()
+            checkpointer.stop()
+            await world.close()
+    if fault is not None:
+        raise fault
+
+
+async def _begin(
+    store: Store,
+    writer: Writer,
+    skills: Mapping[str, Skill],
+    world: World,
+    nursery: trio.Nursery,
+    recover: bool,
+    lease_ttl_s: float,
+    max_running: int,
+) -> Parts:
+    identity = store.identity
+    runs = Runs(
+        store,
+        writer,
+        world,
+        skills,
+        nursery,
+        owner=identity.owner,
+        opening=identity.opening,
+        ttl_s=lease_ttl_s,
+        max_running=max_running,
+    )
+    state = await PlaneState.load(store, writer, world)
+    recovery = Recovery(
+        runs,
+        cautious=not store.found.clean,
+        may_run=state.may_run,
+        halted=lambda: state.paused is not None or runs.gate.draining,
+    )
+    clock = ClockWatch(world, store.found.last_ms)
+    nursery.start_soon(clock.forever)
+    nursery.start_soon(runs.renew_forever)
+    nursery.start_soon(_watch_room, store)
+    if recover:
+        nursery.start_soon(recovery.forever)
+    return Parts(writer, runs, recovery, state, clock)
+
+
+async def _say_clean(writer: Writer, opening: str, begun: list[Parts]) -> None:
+    """A drained end is told to the next opener, so that what was parked is not counted as a death (P4)."""
+    if not begun or begun[0].runs.dropped:
+        return
+    try:
+        await writer.do(lambda tx: lists.set_state(tx, "closed_clean", opening))
+    except AgentplaneError:
+        return  # an end that cannot be told is an unclean one, which the next opener assumes by itself
+
+
+async def _watch_room(store: Store) -> None:
+    while True:
+        try:
+            await trio.to_thread.run_sync(store.room.look)
+        except OSError as error:
+            raise StoreFailed(f"The directory of the store cannot be asked for room: {error.strerror}.") from None
+        await trio.sleep(ROOM_TICK_S)
