@@ -1,7 +1,7 @@
 """agentplane: a durable, governed runtime for work that touches the real world.
 
-Owns the public names, each resolved when it is first used, so that importing one room loads that room and what it imports.
-Refuses eager imports. Invariant: every name in ``__all__`` resolves.
+Owns the public names, each resolved when it is first used, so that importing one room loads that room and what it
+imports. Refuses eager imports. Invariant: every name in ``__all__`` resolves.
 """
 
 from __future__ import annotations
@@ -9,10 +9,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
-
 _PUBLIC = {
-    "Budget": "agentplane.authoring.skill",
+    "__version__": "agentplane.core.build",
     "Call": "agentplane.authoring.types",
     "CallDescription": "agentplane.authoring.types",
     "Compensation": "agentplane.authoring.skill",
@@ -32,7 +30,7 @@ _PUBLIC = {
     "skill": "agentplane.authoring.skill",
 }
 
-__all__ = ["__version__", *sorted(_PUBLIC)]  # noqa: PLE0604 - the names are those of the table above
+__all__ = [*sorted(_PUBLIC)]  # noqa: PLE0604 - the names are those of the table above
 
 if TYPE_CHECKING:
     from agentplane.authoring.effect import Recovery as Recovery
@@ -42,12 +40,12 @@ if TYPE_CHECKING:
     from agentplane.authoring.raising import InDoubtError as InDoubtError
     from agentplane.authoring.raising import LandedError as LandedError
     from agentplane.authoring.raising import ReplayedFailureError as ReplayedFailureError
-    from agentplane.authoring.skill import Budget as Budget
     from agentplane.authoring.skill import Compensation as Compensation
     from agentplane.authoring.skill import skill as skill
     from agentplane.authoring.types import Call as Call
     from agentplane.authoring.types import CallDescription as CallDescription
     from agentplane.authoring.types import Step as Step
+    from agentplane.core.build import __version__ as __version__
     from agentplane.core.recovery import DidNotHappen as DidNotHappen
     from agentplane.core.recovery import Inconclusive as Inconclusive
     from agentplane.core.recovery import Landed as Landed

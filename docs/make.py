@@ -1,6 +1,8 @@
-"""Makes the parts of the docs that come from the code, between their markers. `python docs/make.py` writes, `--check` compares.
+"""Makes the parts of the docs that come from the code, between their markers. `python docs/make.py` writes,
+`--check` compares.
 
-Made parts: the rooms, the three lifecycles, the record kinds and their members, the error table, the roles, the HTTP table.
+Made parts: the rooms, the three lifecycles, the record kinds and their members, the error table, the roles,
+the HTTP table.
 """
 
 from __future__ import annotations
@@ -43,13 +45,18 @@ def kinds() -> str:
 
 def error_table() -> str:
     lines = ["| code | who must act | exit | HTTP | next |", "|---|---|---|---|---|"]
-    lines += [f"| `{e.row.code}` | {e.row.who} | {e.row.exit} | {e.row.http} | {e.row.next} |" for e in errors.every_error()]
+    lines += [
+        f"| `{e.row.code}` | {e.row.who} | {e.row.exit} | {e.row.http} | {e.row.next} |" for e in errors.every_error()
+    ]
     return "\n".join(lines) + "\n"
 
 
 def role_table() -> str:
     lines = ["| role | actions |", "|---|---|"]
-    lines += [f"| {role} | {', '.join(f'`{action}`' for action in sorted(actions))} |" for role, actions in roles.ROLES.items()]
+    lines += [
+        f"| {role} | {', '.join(f'`{action}`' for action in sorted(actions))} |"
+        for role, actions in roles.ROLES.items()
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -80,7 +87,11 @@ def made(text: str) -> str:
 
 
 def main() -> int:
-    stale = [path for path in sorted(DOCS.glob("*.md")) if made(path.read_text(encoding="utf-8")) != path.read_text(encoding="utf-8")]
+    stale = [
+        path
+        for path in sorted(DOCS.glob("*.md"))
+        if made(path.read_text(encoding="utf-8")) != path.read_text(encoding="utf-8")
+    ]
     for path in stale:
         if "--check" not in sys.argv:
             path.write_text(made(path.read_text(encoding="utf-8")), encoding="utf-8")

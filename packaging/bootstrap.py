@@ -237,9 +237,7 @@ def explain(command: list[str], tail: list[str]) -> Missing:
             f"{what} (asked through {where}; what pip said: less {shlex.quote(str(LOG))}); "
             f"run with network, or name an index or a proxy: PIP_INDEX_URL=URL HTTPS_PROXY=URL {again}"
         )
-    errors = (
-        [line for line in tail if line.startswith("ERROR:")] or [line for line in tail if line] or ["nothing"]
-    )
+    errors = [line for line in tail if line.startswith("ERROR:")] or [line for line in tail if line] or ["nothing"]
     what = "pip" if "pip" in command else "python -m venv"
     return Missing(
         f"{what} failed ({errors[0].removeprefix('ERROR:').strip()[:300]}); see: less {shlex.quote(str(LOG))}"
@@ -296,9 +294,7 @@ def make_venv(installer: Installer) -> None:
     if VENV.is_symlink() or (VENV.exists() and not VENV.is_dir()):
         raise Missing(f"{VENV} is not a directory; move it away: mv {quoted} {quoted}.old")
     if VENV.is_dir() and any(VENV.iterdir()) and not MARK.exists():
-        raise Missing(
-            f"{VENV} was not made by this script and is not replaced; move it away: mv {quoted} {quoted}.old"
-        )
+        raise Missing(f"{VENV} was not made by this script and is not replaced; move it away: mv {quoted} {quoted}.old")
     VENV.mkdir(exist_ok=True)
     MARK.touch()
     for entry in VENV.iterdir():
@@ -331,9 +327,7 @@ def set_up(level: str) -> None:
         if "packages" in todo:
             files = ["dev.txt"] if level == "dev" else ["runtime.txt", "build.txt"]
             locks = [LOCKS / name for name in files]
-            count = sum(
-                line[0] not in " #\n" and "win32" not in line for lock in locks for line in lock.open()
-            )
+            count = sum(line[0] not in " #\n" and "win32" not in line for lock in locks for line in lock.open())
             say(f"installing {count} packages from packaging/locks: {' and '.join(files)}")
             requirements = [word for lock in locks for word in ("--requirement", str(lock))]
             installer.run([*pip, "--require-hashes", "--only-binary", ":all:", *requirements], count)

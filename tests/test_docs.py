@@ -17,7 +17,7 @@ from agentplane.surface.operations import ACTIONS_OF, OPERATIONS
 from agentplane.surface.routes import ROUTES
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted((ROOT / "docs").glob("*.md")) + [ROOT / "README.md"]
+PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"]
 
 
 def verbs() -> dict[str, argparse.ArgumentParser]:
@@ -27,13 +27,22 @@ def verbs() -> dict[str, argparse.ArgumentParser]:
 
 def test_made_parts_are_what_the_code_has_now() -> None:
     """`python docs/make.py` would change nothing."""
-    done = subprocess.run([sys.executable, str(ROOT / "docs" / "make.py"), "--check"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "docs" / "make.py"), "--check"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout
 
 
 def test_the_map_names_nine_steps_and_their_modules() -> None:
     """Each of the nine steps names a module that exists."""
-    rows = re.findall(r"^\| (\d) \|.*\| `(agentplane/[a-z_/]+\.py)` \|$", (ROOT / "docs" / "map.md").read_text(), re.MULTILINE)
+    rows = re.findall(
+        r"^\| (\d) \|.*\| `(agentplane/[a-z_/]+\.py)` \|$",
+        (ROOT / "docs" / "map.md").read_text(),
+        re.MULTILINE,
+    )
     assert [number for number, _ in rows] == list("123456789")
     for _, module in rows:
         assert (ROOT / module).is_file(), module
@@ -76,7 +85,9 @@ def test_python_in_the_docs_compiles() -> None:
 
 def test_the_first_skill_of_the_readme_loads(tmp_path: Path) -> None:
     """The README's skill is imported as it stands, and provides what it says."""
-    block = next(b for b in re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL) if "@skill" in b)
+    block = next(
+        b for b in re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL) if "@skill" in b
+    )
     path = tmp_path / "first.py"
     path.write_text(block)
     assert runpy.run_path(str(path))["issue"].name == "refunds.issue"

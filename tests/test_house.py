@@ -38,9 +38,7 @@ def test_a_body_may_start_the_interpreter_and_import_the_product(as_other_uid: C
 
     def body() -> str:
         code = "import os, trio, agentplane.core; print(os.geteuid(), agentplane.core.__file__)"
-        done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT
-        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
         return done.stdout + done.stderr
 
     uid, file = str(as_other_uid(body)).split(maxsplit=1)

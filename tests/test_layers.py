@@ -122,9 +122,7 @@ def test_a_sentence_is_not_taken_for_sql(sentence: str) -> None:
     assert not walls.is_sql(sentence)
 
 
-LOADED = (
-    "import importlib, json, sys; importlib.import_module(sys.argv[1]); print(json.dumps([*sys.modules]))"
-)
+LOADED = "import importlib, json, sys; importlib.import_module(sys.argv[1]); print(json.dumps([*sys.modules]))"
 
 
 def loaded_by(module: str) -> list[str]:

@@ -157,9 +157,7 @@ def test_what_is_forbidden_is_found(tmp_path: Path, rule: Rule, path: str, text:
         ("try:\n    f()\nexcept OSError:\n    pass\n", False),
     ],
 )
-def test_a_handler_of_everything_is_found_unless_it_raises_again(
-    tmp_path: Path, body: str, is_found: bool
-) -> None:
+def test_a_handler_of_everything_is_found_unless_it_raises_again(tmp_path: Path, body: str, is_found: bool) -> None:
     """Cleaning up and raising again hides nothing; everything else wants a reason, and a reason wants a
     handler.
     """
@@ -183,6 +181,6 @@ def test_a_ratchet_only_turns_one_way(tmp_path: Path, monkeypatch: pytest.Monkey
     assert ratchet.compare("any_types", {"core": 2}, file) == []
     assert "lower the ratchet" in ratchet.compare("any_types", {"core": 1}, file)[0]
     assert "lower the ratchet" in ratchet.compare("any_types", {}, file)[0]
-    assert file.read_text().startswith("# people\n[walls]\nx = 1\n") and house(file)["recorded"][
-        "ignores"
-    ] == {"a.py::f": 61}
+    assert file.read_text().startswith("# people\n[walls]\nx = 1\n") and house(file)["recorded"]["ignores"] == {
+        "a.py::f": 61
+    }

@@ -175,8 +175,10 @@ class _Module:
             if name in ALLOWED or _root(child) in own:
                 continue
             for table in AMBIENT:
-                if name in table.names or name.startswith(table.prefixes) or (
-                    isinstance(child, ast.Attribute) and child.attr in table.methods
+                if (
+                    name in table.names
+                    or name.startswith(table.prefixes)
+                    or (isinstance(child, ast.Attribute) and child.attr in table.methods)
                 ):
                     yield self.at(child, table.rule, f"{name} in skill code {table.why}.")
                     break

@@ -1,7 +1,8 @@
 """Declaring an effect.
 
-Owns ``@effect``, its probe, and the binding of arguments to a call description. Refuses the plane's own kinds, a mutating
-local effect and an argument that is not data. Invariant: a mutating effect that says nothing about recovery needs a person.
+Owns ``@effect``, its probe, and the binding of arguments to a call description. Refuses the plane's own kinds, a
+mutating local effect and an argument that is not data. Invariant: a mutating effect that says nothing about recovery
+needs a person.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from agentplane.authoring.types import CallDescription
 from agentplane.core import bounds
 from agentplane.core.errors import SkillFault
 from agentplane.core.records import RetryTerms, Terms
-from agentplane.core.recovery import Mode as Recovery
+from agentplane.core.recovery import Mode
 from agentplane.core.retry import RetryPolicy
 
+Recovery = Mode
+"""The public name of the recovery modes."""
 PLANE_KINDS: Final = (
     "clock.", "timer.", "event.", "task.", "tool.", "model.", "agent.", "authority.", "deadline.", "case.", "memory.",
     "agentplane.",
@@ -107,21 +110,30 @@ def _signature(kind: str, body: Body) -> inspect.Signature:
         raise SkillFault(f"The effect {kind} ({where(body)}) must take the call as its first parameter.")
     bad = [p for p in parameters[1:] if p.kind in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     if bad:
-        raise SkillFault(f"The effect {kind} ({where(body)}) must name its parameters; {bad[0]} has no name in a record.")
+        raise SkillFault(
+            f"The effect {kind} ({where(body)}) must name its parameters; {bad[0]} has no name in a record."
+        )
     named = [p.replace(kind=p.KEYWORD_ONLY, annotation=inspect.Parameter.empty) for p in parameters[1:]]
     return inspect.Signature(named)
 
 
 def effect(
-    kind: str, *, mutates: bool | None = None, recovery: Recovery | None = None, key_window_s: int = bounds.KEY_WINDOW_S,
-    retry: RetryPolicy | None = None, timeout_s: float = bounds.EFFECT_TIMEOUT_S, settle_s: float = bounds.SETTLE_S,
-    local: bool = False, secrets: Sequence[str] = (),
-) -> Callable[[Callable[..., Awaitable[Any] | Any]], Effect]:  # fmt: skip
+    kind: str,
+    *,
+    mutates: bool | None = None,
+    recovery: Recovery | None = None,
+    key_window_s: int = bounds.KEY_WINDOW_S,
+    retry: RetryPolicy | None = None,
+    timeout_s: float = bounds.EFFECT_TIMEOUT_S,
+    settle_s: float = bounds.SETTLE_S,
+    local: bool = False,
+    secrets: Sequence[str] = (),
+) -> Callable[[Callable[..., Awaitable[Any] | Any]], Effect]:
     """Declare an effect of ``kind`` (dotted, lower case).
 
-    ``mutates`` is True unless told or ``local``. ``recovery`` left out is REQUIRES_OPERATOR for a mutating effect and RETRY
-    otherwise. Durations in seconds. A ``local`` effect touches nothing outside the process and pays no sync. Raises
-    SkillFault with the name and the line.
+    ``mutates`` is True unless told or ``local``. ``recovery`` left out is REQUIRES_OPERATOR for a mutating effect and
+    RETRY otherwise. Durations in seconds. A ``local`` effect touches nothing outside the process and pays no sync.
+    Raises SkillFault with the name and the line.
     """
     changing = (not local) if mutates is None else mutates
 

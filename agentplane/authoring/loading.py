@@ -1,7 +1,7 @@
 """Loading an operator's skills from a directory, by path.
 
-Owns the import of ``skills/*.py`` and the finding of what they declare. Refuses files that do not import, naming file and line,
-and never a traceback. Invariant: nothing is loaded by name; a frozen program loads the same files.
+Owns the import of ``skills/*.py`` and the finding of what they declare. Refuses files that do not import, naming file
+and line, and never a traceback. Invariant: nothing is loaded by name; a frozen program loads the same files.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What an effect may raise to say what happened, and what a skill may catch.
 
-Owns the four effect errors and ``EffectFailed``. Refuses to let anything else of a mutating effect mean more than doubt.
-Invariant: each carries the disposition it stands for.
+Owns the four effect errors and ``EffectFailed``. Refuses to let anything else of a mutating effect mean more than
+doubt. Invariant: each carries the disposition it stands for.
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ class ReplayedFailureError(EffectError):
 class EffectFailed(AgentplaneError):
     """What ``cx.do`` raises when a series failed for certain. A skill may catch it and go on."""
 
-    row = Row("effect_failed", "outside", EXIT_NO, 502, "Read the disposition; `agentplane replay RUN --retry` asks again.")
+    row = Row(
+        "effect_failed", "outside", EXIT_NO, 502, "Read the disposition; `agentplane replay RUN --retry` asks again."
+    )
 
     def __init__(self, kind: str, fault: Fault, disposition: Disposition, *, permanent: bool, ordinal: int) -> None:
         super().__init__(f"The effect {kind} failed ({disposition.value}): {fault.message}")

@@ -47,7 +47,9 @@ class Skill:
     def compensate(self, undo: Callable[..., Any]) -> Callable[..., Any]:
         """Decorate what takes the step back: it is given the context, the request and the step's output."""
         if len(inspect.signature(undo).parameters) != 3:
-            raise SkillFault(f"The compensation of {self.name} ({where(undo)}) takes the step, the request and the output.")
+            raise SkillFault(
+                f"The compensation of {self.name} ({where(undo)}) takes the step, the request and the output."
+            )
         self.undo = undo
         self.compensation = Compensation.COMPENSATABLE
         return undo
@@ -72,7 +74,9 @@ def _request_type(name: str, body: Callable[..., Any]) -> Any:
     try:
         hints = typing.get_type_hints(body)
     except NameError as error:
-        raise SkillFault(f"The skill {name} ({where(body)}) has an annotation that cannot be resolved: {error}.") from None
+        raise SkillFault(
+            f"The skill {name} ({where(body)}) has an annotation that cannot be resolved: {error}."
+        ) from None
     wanted = hints.get(parameters[1].name, Any)
     if wanted in (dict, object):
         return Any
@@ -83,14 +87,14 @@ def _request_type(name: str, body: Callable[..., Any]) -> Any:
     return wanted
 
 
-def skill(
-    name: str, *, compensation: Compensation = Compensation.UNDECLARED
-) -> Callable[[Callable[..., Any]], Skill]:
+def skill(name: str, *, compensation: Compensation = Compensation.UNDECLARED) -> Callable[[Callable[..., Any]], Skill]:
     """Declare a skill that provides the capability ``name``. Raises SkillFault with the name and the line."""
 
     def declare(body: Callable[..., Any]) -> Skill:
         if not NAME.match(name) or len(name) > bounds.NAME_CHARS_MAX:
-            raise SkillFault(f"The skill {name!r} ({where(body)}) needs a lower-case dotted name, such as 'refunds.issue'.")
+            raise SkillFault(
+                f"The skill {name!r} ({where(body)}) needs a lower-case dotted name, such as 'refunds.issue'."
+            )
         return Skill(name, body, compensation)
 
     return declare

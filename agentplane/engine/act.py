@@ -1,8 +1,8 @@
 """Performing one attempt: the call handed to an effect's body, and what its ending means.
 
-Owns the scope an act runs in, its threads, and the translation of an ending into a record's members. Refuses to guess: an
-exception of a mutating effect that says nothing is doubt. Invariant (P11): only the run's own scope cuts an act; ``timeout_s``
-ends it as doubt; between its return and the queueing of its outcome there is no checkpoint.
+Owns the scope an act runs in, its threads, and the translation of an ending into a record's members. Refuses to guess:
+an exception of a mutating effect that says nothing is doubt. Invariant (P11): only the run's own scope cuts an act;
+``timeout_s`` ends it as doubt; between its return and the queueing of its outcome there is no checkpoint.
 """
 
 from __future__ import annotations
@@ -65,13 +65,18 @@ class CallContext:
     def secret(self, name: str) -> str:
         self._alive()
         if name not in self._effect.secrets:
-            raise SkillFault(f"The effect {self._effect.kind} does not declare the secret {name}; add it to secrets=[...].")
+            raise SkillFault(
+                f"The effect {self._effect.kind} does not declare the secret {name}; add it to secrets=[...]."
+            )
         return self._world.secrets.read(name)
 
     def setting(self, name: str) -> Any:
         self._alive()
         if name not in self._world.settings:
-            raise Settings(f"plane.toml has no setting {name!r}; [settings] has {', '.join(sorted(self._world.settings)) or 'none'}.")
+            raise Settings(
+                f"plane.toml has no setting {name!r}; [settings] has "
+                f"{', '.join(sorted(self._world.settings)) or 'none'}."
+            )
         return self._world.settings[name]
 
     def spend(self, *, tokens: int = 0, minor_units: int = 0) -> None:
@@ -133,7 +138,11 @@ def verdict_members(
     if isinstance(verdict, DidNotHappen):
         return {"verdict": "did_not_happen", "early": early}, {}
     if isinstance(verdict, Inconclusive):
-        return {"verdict": "inconclusive", "early": early, "detail": world.secrets.sentence(verdict.reason or "it could not tell")}, {}
+        return {
+            "verdict": "inconclusive",
+            "early": early,
+            "detail": world.secrets.sentence(verdict.reason or "it could not tell"),
+        }, {}
     try:
         raw = canonical.encode(to_data(verdict.output))
     except (TypeError, canonical.CanonicalError, RecursionError) as error:
@@ -149,7 +158,9 @@ def verdict_members(
     return {"verdict": "landed", "output": msgspec.json.decode(raw)}, {}
 
 
-async def ask(world: World, effect: Effect, args: dict[str, object], call: CallContext) -> Landed | DidNotHappen | Inconclusive:
+async def ask(
+    world: World, effect: Effect, args: dict[str, object], call: CallContext
+) -> Landed | DidNotHappen | Inconclusive:
     """Run the probe once. Whatever it raises is inconclusive with that error (P5)."""
     probe = effect.probe
     if probe is None:
@@ -169,12 +180,15 @@ async def ask(world: World, effect: Effect, args: dict[str, object], call: CallC
     return Inconclusive(f"no answer of the probe within {effect.timeout_s:g} s")
 
 
-async def _invoke(world: World, body: Callable[..., Any], call: CallContext, args: dict[str, object], *, blocking: bool) -> Any:
+async def _invoke(
+    world: World, body: Callable[..., Any], call: CallContext, args: dict[str, object], *, blocking: bool
+) -> Any:
     if not blocking:
         return await body(call, **args)
     ended = trio.Event()
     token = trio.lowlevel.current_trio_token()
-    # Whoever comes first decides whether the body runs at all: a thread that was given up while it waited to begin never
+    # Whoever comes first decides whether the body runs at all: a thread that was given up while it waited to begin
+    # never
     # acts, and that nothing happened is then known.
     claim = threading.Lock()
 

@@ -1,8 +1,8 @@
 """What a person does to a run: reconcile, reopen, abandon, retry, cancel.
 
-Owns each act as one unit over a run that nobody executes, with the refusals that protect history. Refuses to replace a recorded
-fact: only what is in doubt may be answered. Invariant: every act of a person is recorded with actor and basis, and none declares
-an outcome that the runtime then has to believe without walking the history again.
+Owns each act as one unit over a run that nobody executes, with the refusals that protect history. Refuses to replace a
+recorded fact: only what is in doubt may be answered. Invariant: every act of a person is recorded with actor and basis,
+and none declares an outcome that the runtime then has to believe without walking the history again.
 """
 
 from __future__ import annotations
@@ -85,7 +85,15 @@ def _append(tx: Tx, lease: Lease, head: Head, specs: list[Spec]) -> Head:
 
 
 def reconcile(
-    run: str, effect: str, outcome: str, actor: Actor, note: str, who: Owner, *, output: object = None, new_key: bool = False
+    run: str,
+    effect: str,
+    outcome: str,
+    actor: Actor,
+    note: str,
+    who: Owner,
+    *,
+    output: object = None,
+    new_key: bool = False,
 ) -> Callable[[Tx], list[Undecided]]:
     """The unit that supplies a missing fact; its value is what stays undecided.
 
@@ -101,17 +109,28 @@ def reconcile(
     def unit(tx: Tx) -> list[Undecided]:
         row, history, head = load(tx, run)
         if row.status != "quarantined":
-            raise NotApplicable(f"The run {run} is {row.status}; only a quarantined run is reconciled.", status=row.status)
+            raise NotApplicable(
+                f"The run {run} is {row.status}; only a quarantined run is reconciled.", status=row.status
+            )
         open_now = undecided(history)
-        found = [one for one in open_now if one.effect == effect or (one.effect.startswith(effect) and len(effect) >= 8)]
+        found = [
+            one for one in open_now if one.effect == effect or (one.effect.startswith(effect) and len(effect) >= 8)
+        ]
         if len(found) != 1:
             known = ", ".join(one.effect[:16] for one in open_now) or "none"
-            raise UndecidedEffect(f"The effect {effect[:64]} of {run} is not in doubt; undecided are: {known}.", run=run)
+            raise UndecidedEffect(
+                f"The effect {effect[:64]} of {run} is not in doubt; undecided are: {known}.", run=run
+            )
         one = found[0]
         lease = leases.acquire(tx, run, who.owner, who.opening, who.ttl_ms, progress=True)
         members: dict[str, object] = {
-            "step": one.step, "effect_key": one.effect, "verdict": verdict, "note": note, "asserted_by": actor, "new_key": new_key,
-        }  # fmt: skip
+            "step": one.step,
+            "effect_key": one.effect,
+            "verdict": verdict,
+            "note": note,
+            "asserted_by": actor,
+            "new_key": new_key,
+        }
         if one.phase != "forward":
             members["phase"] = one.phase
         if verdict == "landed":
@@ -130,7 +149,9 @@ def reopen(run: str, actor: Actor, reason: str, who: Owner) -> Callable[[Tx], Le
     def unit(tx: Tx) -> Lease:
         row, _, head = load(tx, run)
         if row.status != "quarantined":
-            raise NotApplicable(f"The run {run} is {row.status}; only a quarantined run is reopened.", status=row.status)
+            raise NotApplicable(
+                f"The run {run} is {row.status}; only a quarantined run is reopened.", status=row.status
+            )
         lease = leases.acquire(tx, run, who.owner, who.opening, who.ttl_ms, progress=True)
         _append(tx, lease, head, [(QuarantineDecided, {"decider": actor, "reason": reason, "decision": "reopen"})])
         return lease
@@ -145,12 +166,19 @@ def abandon(run: str, actor: Actor, reason: str, who: Owner) -> Callable[[Tx], i
     def unit(tx: Tx) -> int:
         row, history, head = load(tx, run)
         if row.status != "quarantined":
-            raise NotApplicable(f"The run {run} is {row.status}; only a quarantined run is abandoned.", status=row.status)
+            raise NotApplicable(
+                f"The run {run} is {row.status}; only a quarantined run is abandoned.", status=row.status
+            )
         lease = leases.acquire(tx, run, who.owner, who.opening, who.ttl_ms, progress=True)
-        _append(tx, lease, head, [
-            (QuarantineDecided, {"decider": actor, "reason": reason, "decision": "abandon"}),
-            (RunConcluded, {"outcome": "abandoned", "undecided": undecided(history), "live_spend": history.spend}),
-        ])  # fmt: skip
+        _append(
+            tx,
+            lease,
+            head,
+            [
+                (QuarantineDecided, {"decider": actor, "reason": reason, "decision": "abandon"}),
+                (RunConcluded, {"outcome": "abandoned", "undecided": undecided(history), "live_spend": history.spend}),
+            ],
+        )
         index = appends.seal(tx, run)
         leases.release(tx, lease)
         return index
@@ -176,8 +204,11 @@ def retry(run: str, actor: Actor, reason: str, who: Owner) -> Callable[[Tx], Lea
             raise NotApplicable(f"The effect at the frontier of {run} took effect; it is never repeated.")
         lease = leases.acquire(tx, run, who.owner, who.opening, who.ttl_ms, progress=True)
         members: dict[str, object] = {
-            "step": frontier.spot.step, "effect_key": frontier.last.started.effect_key, "granted_by": actor, "reason": reason,
-        }  # fmt: skip
+            "step": frontier.spot.step,
+            "effect_key": frontier.last.started.effect_key,
+            "granted_by": actor,
+            "reason": reason,
+        }
         _append(tx, lease, head, [(RetryGranted, members)])
         return lease
 
@@ -190,7 +221,9 @@ def take(run: str, who: Owner) -> Callable[[Tx], Lease]:
     def unit(tx: Tx) -> Lease:
         row = lists.get_run(tx, run)
         if row.status not in ("failed", "running"):
-            raise NotApplicable(f"The run {run} is {row.status}; only failed and open runs are replayed.", status=row.status)
+            raise NotApplicable(
+                f"The run {run} is {row.status}; only failed and open runs are replayed.", status=row.status
+            )
         return leases.acquire(tx, run, who.owner, who.opening, who.ttl_ms, progress=True)
 
     return unit

@@ -89,7 +89,9 @@ def _utf8(key: str) -> bytes:
         raise InvalidRequest("An admission key is text without lone surrogates.") from None
 
 
-async def admit(runs: Runs, wanted: Wanted, *, max_admitted: int = bounds.MAX_ADMITTED) -> tuple[Admission, LiveRun | None]:
+async def admit(
+    runs: Runs, wanted: Wanted, *, max_admitted: int = bounds.MAX_ADMITTED
+) -> tuple[Admission, LiveRun | None]:
     """Admit ``wanted``, or find the run that holds its key. Raises what ``check`` raises, and the gates' refusals."""
     digest = check(wanted, runs.skills)
     world = runs.world
@@ -98,15 +100,30 @@ async def admit(runs: Runs, wanted: Wanted, *, max_admitted: int = bounds.MAX_AD
     first = origin(runs.store.tenant, run, wanted.key)
     plan = plans.single(wanted.capability)
     specs: list[Spec] = [
-        (RunAdmitted, {
-            "capability": wanted.capability, "input": as_read_back(wanted.input), "input_label": CONSERVATIVE, "canon": CANON,
-            "tenant": runs.store.tenant, "origin": first.hex(), "currency": world.currency, "idempotency_key": wanted.key,
-            "admitted_by": wanted.actor, "budget": wanted.budget,
-        }),
-        (PlanFrozen, {
-            "steps": [node.name for node in plan.nodes], "plan": plans.to_data(plan), "digest": plans.digest(plan),
-        }),
-    ]  # fmt: skip
+        (
+            RunAdmitted,
+            {
+                "capability": wanted.capability,
+                "input": as_read_back(wanted.input),
+                "input_label": CONSERVATIVE,
+                "canon": CANON,
+                "tenant": runs.store.tenant,
+                "origin": first.hex(),
+                "currency": world.currency,
+                "idempotency_key": wanted.key,
+                "admitted_by": wanted.actor,
+                "budget": wanted.budget,
+            },
+        ),
+        (
+            PlanFrozen,
+            {
+                "steps": [node.name for node in plan.nodes],
+                "plan": plans.to_data(plan),
+                "digest": plans.digest(plan),
+            },
+        ),
+    ]
     linked = link(run, 1, Head(), specs, now_ms)
 
     def unit(tx: Tx) -> Lease:

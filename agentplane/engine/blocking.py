@@ -1,7 +1,7 @@
 """A blocking skill in its thread, with the step's API without ``await``.
 
-Owns the bridge: calls made in the thread are performed by the step's own task. Refuses calls from other threads and, once the
-step was cut, every call. Invariant: the thread never touches the loop's state itself.
+Owns the bridge: calls made in the thread are performed by the step's own task. Refuses calls from other threads and,
+once the step was cut, every call. Invariant: the thread never touches the loop's state itself.
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ class BlockingStep:
 
 
 async def run_blocking(cx: StepContext, body: Callable[..., Any], request: Any, limiter: trio.CapacityLimiter) -> Any:
-    """Run ``body(cx, request)`` in a thread, serving its calls from this task, until it ends or this task is cancelled."""
+    """Run ``body(cx, request)`` in a thread, serving its calls from this task, until it ends or this task is
+    cancelled."""
     send, receive = trio.open_memory_channel[Any](1)
     step = BlockingStep(cx, trio.lowlevel.current_trio_token(), send)
     result: outcome.Outcome[Any] | None = None

@@ -1,7 +1,7 @@
 """Watching the clock of a plane.
 
-Owns the readings and the latch. Refuses to let go by itself while the kernel's clock is not synchronised. Invariant: once suspect, the
-clock stays so until a person or a synchronised kernel lets go.
+Owns the readings and the latch. Refuses to let go by itself while the kernel's clock is not synchronised. Invariant:
+once suspect, the clock stays so until a person or a synchronised kernel lets go.
 """
 
 from __future__ import annotations

@@ -39,7 +39,9 @@ def _local(kind: str, body: Any) -> Effect:
 class StepContext:
     """One step's phase of one run; ``Step`` in the public types."""
 
-    def __init__(self, live: LiveRun, step: int, phase: Phase = Phase.forward, dispatcher: Dispatcher | None = None) -> None:
+    def __init__(
+        self, live: LiveRun, step: int, phase: Phase = Phase.forward, dispatcher: Dispatcher | None = None
+    ) -> None:
         self._live = live
         self._step = step
         self._phase = phase
@@ -207,9 +209,13 @@ class StepContext:
         except RuntimeError:
             here = None
         if here is not self._task:
-            raise InvalidRequest("cx may be used only by the task that the step was given to; use cx.gather for work side by side.")
+            raise InvalidRequest(
+                "cx may be used only by the task that the step was given to; use cx.gather for work side by side."
+            )
         if self._busy:
-            raise InvalidRequest("cx is in use by a call that has not ended; what an effect does is not a step's business.")
+            raise InvalidRequest(
+                "cx is in use by a call that has not ended; what an effect does is not a step's business."
+            )
 
 
 def _value(read: Any) -> Any:

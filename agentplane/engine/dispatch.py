@@ -1,7 +1,7 @@
 """One effect at one place: from its description to its recorded outcome.
 
-Owns the order announce, act, record, and carries out what ``decide_recovery`` says. Refuses to decide. Invariant: the act
-begins only after the commit of its announcement, and its outcome is queued before anything else of the run can be.
+Owns the order announce, act, record, and carries out what ``decide_recovery`` says. Refuses to decide. Invariant: the
+act begins only after the commit of its announcement, and its outcome is queued before anything else of the run can be.
 """
 
 from __future__ import annotations
@@ -143,7 +143,8 @@ class Dispatcher:
         live, effect = self.live, bound.call.effect
         if live.strict:
             raise WouldPerform(
-                f"step {self.step}, {self.phase.wire}, ordinal {spot.ordinal}: the code asks {effect.kind}, and the history has nothing there"
+                f"step {self.step}, {self.phase.wire}, ordinal {spot.ordinal}: the code asks {effect.kind}, "
+                "and the history has nothing there"
             )
         live.hear_cancel()
         if not effect.local:
@@ -155,7 +156,9 @@ class Dispatcher:
             return await self._local(spot, bound, members, key)
         with live.act_scope() as scope:
             await self._announce(spot, members, effect.kind)
-            live.world.observe("effect.announced", run=live.run, step=self.step, effect=members["effect_key"], kind=effect.kind)
+            live.world.observe(
+                "effect.announced", run=live.run, step=self.step, effect=members["effect_key"], kind=effect.kind
+            )
             ghost = live.restored and effect.mutates and not live.announced_since_restore(series)
             if not ghost:
                 await self._act(bound, members, key, attempt)
@@ -172,12 +175,16 @@ class Dispatcher:
             await trio.lowlevel.checkpoint()
             raise self.live.cut_off()
 
-    def _announcement(self, spot: Spot, bound: Bound, attempt: int, backoff: int, series: Series | None) -> tuple[dict[str, object], str]:
+    def _announcement(
+        self, spot: Spot, bound: Bound, attempt: int, backoff: int, series: Series | None
+    ) -> tuple[dict[str, object], str]:
         effect = bound.call.effect
         generation = series.generation() if series is not None else 0
         key = series.idempotency_key() if series is not None else None
         if key is None:
-            key = idempotency_key(self.live.origin, self.step, self.phase, spot.ordinal, effect.kind, bound.args, generation)
+            key = idempotency_key(
+                self.live.origin, self.step, self.phase, spot.ordinal, effect.kind, bound.args, generation
+            )
         place = Place(self.step, self.phase, spot.ordinal, attempt)
         first = series.first if series is not None else None
         members: dict[str, object] = {
@@ -187,9 +194,13 @@ class Dispatcher:
             "terms": first.terms if first is not None else effect.terms(),
             "retry": first.retry if first is not None else effect.retry_terms(),
             "mutates": first.mutates if first is not None else effect.mutates,
-            "attempt": attempt, "ordinal": spot.ordinal, "idempotency_key": key, "backoff_ms": backoff,
-            "generation": generation, "local": effect.local,
-        }  # fmt: skip
+            "attempt": attempt,
+            "ordinal": spot.ordinal,
+            "idempotency_key": key,
+            "backoff_ms": backoff,
+            "generation": generation,
+            "local": effect.local,
+        }
         if self.phase is not Phase.forward:
             members["phase"] = self.phase.wire
         return members, key
@@ -212,19 +223,24 @@ class Dispatcher:
     async def _act(self, bound: Bound, members: dict[str, object], key: str, attempt: int) -> None:
         live, effect = self.live, bound.call.effect
         call = CallContext(live.world, effect, live.run, key, attempt, blocking=effect.blocking)
-        live.world.observe("effect.acting", run=live.run, step=self.step, effect=members["effect_key"], kind=effect.kind)
+        live.world.observe(
+            "effect.acting", run=live.run, step=self.step, effect=members["effect_key"], kind=effect.kind
+        )
         kind, outcome, blobs = await act(live.world, effect, bound.fresh(), call)
         live.world.observe("effect.acted", run=live.run, step=self.step, effect=members["effect_key"], kind=effect.kind)
         await self._record(members, kind, outcome, blobs)
-        live.world.observe("effect.recorded", run=live.run, step=self.step, effect=members["effect_key"], kind=effect.kind)
+        live.world.observe(
+            "effect.recorded", run=live.run, step=self.step, effect=members["effect_key"], kind=effect.kind
+        )
         thread = live.world.threads.get(call)
         if thread is not None:
             # Until the thread has really ended the effect is in flight: no further attempt and no probe (P5).
             await thread.wait()
             live.world.threads.pop(call, None)
 
-    async def _record(self, started: dict[str, object], kind: type[Record], outcome: dict[str, object],
-                      blobs: dict[bytes, bytes]) -> None:  # fmt: skip
+    async def _record(
+        self, started: dict[str, object], kind: type[Record], outcome: dict[str, object], blobs: dict[bytes, bytes]
+    ) -> None:
         """Queue the outcome: a rider, or a barrier where its loss would cost a person (W5). It is never refused."""
         members = self._outcome_members(started)
         try:
@@ -261,11 +277,17 @@ class Dispatcher:
         started = series.last.started
         ensure(series.last.outcome is None, "INV-08 only an orphan is settled")
         self.live.log.ride(
-            (FailedRecord, self._outcome_members({"effect_key": started.effect_key}) | {
-                "fault": Fault(code="lost", message=why), "disposition": Disposition.IN_DOUBT, "lost_epoch": started.epoch,
-            }),
+            (
+                FailedRecord,
+                self._outcome_members({"effect_key": started.effect_key})
+                | {
+                    "fault": Fault(code="lost", message=why),
+                    "disposition": Disposition.IN_DOUBT,
+                    "lost_epoch": started.epoch,
+                },
+            ),
             linger=False,
-        )  # fmt: skip
+        )
 
     async def _repeat(self, series: Series, bound: Bound, decided: Repeat) -> None:
         if decided.settle:
@@ -301,9 +323,13 @@ class Dispatcher:
         await live.log.settle()
         started = series.last.started
         asked_ms = live.world.now_ms()
-        call = CallContext(live.world, effect, live.run, started.idempotency_key, started.attempt, blocking=effect.probe_blocking)
+        call = CallContext(
+            live.world, effect, live.run, started.idempotency_key, started.attempt, blocking=effect.probe_blocking
+        )
         with live.act_scope() as scope:
-            live.world.observe("effect.asked", run=live.run, step=self.step, effect=started.effect_key, kind=effect.kind)
+            live.world.observe(
+                "effect.asked", run=live.run, step=self.step, effect=started.effect_key, kind=effect.kind
+            )
             verdict = await ask(live.world, effect, bound.fresh(), call)
             early = decided.counts_from_ms is not None and asked_ms < decided.counts_from_ms
             self._verdict(started, verdict, early=early)
@@ -327,7 +353,11 @@ class Dispatcher:
     def _escalation(self, series: Series, doubt: Doubt, reason: str) -> Quarantine:
         started = series.last.started
         undecided = Undecided(
-            effect=started.effect_key or "", step=self.step, phase=self.phase.wire, kind=started.descriptor.kind, doubt=doubt.value
+            effect=started.effect_key or "",
+            step=self.step,
+            phase=self.phase.wire,
+            kind=started.descriptor.kind,
+            doubt=doubt.value,
         )
         return Quarantine(f"{started.descriptor.kind} in step {self.step}: {reason}", "undecided", (undecided,))
 
@@ -337,7 +367,11 @@ class Dispatcher:
         if failed is None:
             raise Refusal("unreachable")
         return EffectFailed(
-            series.first.descriptor.kind, failed.fault, failed.disposition, permanent=failed.permanent, ordinal=series.spot.ordinal
+            series.first.descriptor.kind,
+            failed.fault,
+            failed.disposition,
+            permanent=failed.permanent,
+            ordinal=series.spot.ordinal,
         )
 
     async def _output(self, series: Series) -> object:
@@ -350,7 +384,9 @@ class Dispatcher:
         try:
             return await self.live.read_blob(bytes.fromhex(record.blob.digest))
         except JournalCorrupt as error:
-            raise Quarantine(f"step {self.step}, ordinal {series.spot.ordinal}: {error.message}", "journal_corrupt") from None
+            raise Quarantine(
+                f"step {self.step}, ordinal {series.spot.ordinal}: {error.message}", "journal_corrupt"
+            ) from None
 
 
 def _costs_a_person(started: dict[str, object]) -> bool:
@@ -367,11 +403,14 @@ def _unrecordable(outcome: dict[str, object], kind: type[Record], error: Excepti
     fault = Fault(code=code, message=f"the outcome cannot be recorded as it is ({type(error).__name__})",
                   path=getattr(error, "path", None))  # fmt: skip
     done = kind is EffectDone
-    kept = {name: outcome[name] for name in ("spend", "elapsed_ms", "retry_after_ms", "replayed_failure") if name in outcome}
+    kept = {
+        name: outcome[name] for name in ("spend", "elapsed_ms", "retry_after_ms", "replayed_failure") if name in outcome
+    }
     return kept | {
-        "fault": fault, "disposition": Disposition.LANDED if done else outcome["disposition"],
+        "fault": fault,
+        "disposition": Disposition.LANDED if done else outcome["disposition"],
         "permanent": True if done else outcome.get("permanent", False),
-    }  # fmt: skip
+    }
 
 
 def _short(raw: bytes) -> str:

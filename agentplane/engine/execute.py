@@ -1,8 +1,8 @@
 """One run, from its history to its conclusion.
 
 Owns the run's nursery, the reading of its request and plan, and the unit that concludes it. Refuses to conclude under
-cancellation. Invariant: a run that was cut, parked or dropped writes nothing more; one that ended concludes, seals and frees
-its lease in one unit.
+cancellation. Invariant: a run that was cut, parked or dropped writes nothing more; one that ended concludes, seals and
+frees its lease in one unit.
 """
 
 from __future__ import annotations
@@ -96,7 +96,8 @@ def _same(live: LiveRun, end: End) -> bool:
 
 
 async def conclude(live: LiveRun, end: End) -> None:
-    """Conclusion, seal where nothing may resume, and release: one unit. Raises Dropped or what the unit was refused for."""
+    """Conclusion, seal where nothing may resume, and release: one unit. Raises Dropped or what the unit was refused
+    for."""
     specs: list[Spec] = []
     cancel = live.cancel
     if end.outcome == "cancelled" and cancel is not None:

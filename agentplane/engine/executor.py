@@ -1,7 +1,8 @@
 """Running the steps of a plan.
 
-Owns the ready set, one task a step, and how a step's ending becomes a value (P10). Refuses to conclude the run: ``execute``
-does. Invariant: no step's ending is an exception in a nursery, every success is recorded before the worst is reported.
+Owns the ready set, one task a step, and how a step's ending becomes a value (P10). Refuses to conclude the run:
+``execute`` does. Invariant: no step's ending is an exception in a nursery, every success is recorded before the worst
+is reported.
 """
 
 from __future__ import annotations
@@ -134,7 +135,8 @@ async def _walk(live: LiveRun, node: Node, skill: Skill, cx: StepContext, reques
         recorded = live.history.series[spot].first.descriptor
         ended = f"raised {type(failure).__name__}" if failure is not None else "returned"
         raise Divergence(
-            f"step {node.id}, {Phase.forward.wire}, ordinal {spot.ordinal}: recorded {recorded.kind}, and the code {ended} "
+            f"step {node.id}, {Phase.forward.wire}, ordinal {spot.ordinal}: recorded {recorded.kind}, "
+            f"and the code {ended} "
             "without asking for it"
         )
     if failure is not None:
@@ -166,7 +168,12 @@ def _returned(live: LiveRun, step: int, output: object) -> StepResult:
 def _finish(live: LiveRun, result: StepResult) -> StepResult:
     """Queue ``StepFinished``, unless the history ends with the very same one."""
     last = live.history.finished.get(result.step)
-    if last is not None and last.outcome == result.outcome and last.fault == result.fault and last.output == result.output:
+    if (
+        last is not None
+        and last.outcome == result.outcome
+        and last.fault == result.fault
+        and last.output == result.output
+    ):
         return result
     try:
         try:

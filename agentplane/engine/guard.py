@@ -1,8 +1,8 @@
 """The guard of the deterministic zone.
 
-Owns one audit hook a process, installed only when a plane asks. Refuses sockets, subprocesses and file writes from inside a
-step, naming the line, and latches the step. It finds mistakes; it does not contain an adversary. Invariant: outside a step, and
-for every event not in the fixed set, it returns at once.
+Owns one audit hook a process, installed only when a plane asks. Refuses sockets, subprocesses and file writes from
+inside a step, naming the line, and latches the step. It finds mistakes; it does not contain an adversary. Invariant:
+outside a step, and for every event not in the fixed set, it returns at once.
 """
 
 from __future__ import annotations

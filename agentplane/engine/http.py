@@ -1,8 +1,8 @@
 """The guarded HTTP client that effects are handed.
 
 Owns how far a request came and what its answer means, by the table in ``core.dispositions``. Refuses redirects, ambient
-proxies and unbounded answers. Invariant: an answer is returned only when it is a complete 2xx; everything else is raised as
-the disposition it has.
+proxies and unbounded answers. Invariant: an answer is returned only when it is a complete 2xx; everything else is
+raised as the disposition it has.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from agentplane.core import bounds
 from agentplane.core.dispositions import Disposition, HttpStage, judge_http
 from agentplane.core.retry import parse_retry_after
 
+NO_TIMEOUT = httpx.Timeout(None)
+"""The effect's own ``timeout_s`` ends an exchange, as doubt."""
 _SENDING = ("send_request_headers.started", "send_request_body.started")
 
 
@@ -68,7 +70,9 @@ class _Progress:
 
 def limits() -> httpx.Limits:
     """A mutation goes out on a connection that is new, or idle for less than the time a peer may close it in."""
-    return httpx.Limits(max_connections=None, max_keepalive_connections=100, keepalive_expiry=bounds.MUTATION_IDLE_MAX_S)
+    return httpx.Limits(
+        max_connections=None, max_keepalive_connections=100, keepalive_expiry=bounds.MUTATION_IDLE_MAX_S
+    )
 
 
 def no_cookies() -> CookieJar:
@@ -77,15 +81,20 @@ def no_cookies() -> CookieJar:
 
 
 def async_client() -> httpx.AsyncClient:
-    return httpx.AsyncClient(trust_env=False, follow_redirects=False, limits=limits(), timeout=None, cookies=no_cookies())
+    return httpx.AsyncClient(
+        trust_env=False, follow_redirects=False, limits=limits(), timeout=NO_TIMEOUT, cookies=no_cookies()
+    )
 
 
 def blocking_client() -> httpx.Client:
-    return httpx.Client(trust_env=False, follow_redirects=False, limits=limits(), timeout=None, cookies=no_cookies())
+    return httpx.Client(
+        trust_env=False, follow_redirects=False, limits=limits(), timeout=NO_TIMEOUT, cookies=no_cookies()
+    )
 
 
 class GuardedHttp:
-    """One attempt's client. ``earlier`` says that the series has an earlier attempt; ``now_ms`` reads Retry-After dates."""
+    """One attempt's client. ``earlier`` says that the series has an earlier attempt; ``now_ms`` reads Retry-After
+    dates."""
 
     def __init__(self, client: httpx.AsyncClient, *, mutates: bool, earlier: bool, now_ms: int) -> None:
         self._client = client
@@ -135,7 +144,9 @@ class GuardedHttp:
         )  # fmt: skip
         if verdict.done:
             return Answer(status, answer.headers, content, self._mutates)
-        sentence = f"the provider answered {status}" if within else f"the answer is over {bounds.HTTP_ANSWER_BYTES_MAX} bytes"
+        sentence = (
+            f"the provider answered {status}" if within else f"the answer is over {bounds.HTTP_ANSWER_BYTES_MAX} bytes"
+        )
         retry_after_s = None
         if verdict.retry_after_honoured and "Retry-After" in answer.headers:
             after_ms = parse_retry_after(answer.headers["Retry-After"], self._now_ms)

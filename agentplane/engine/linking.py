@@ -1,7 +1,7 @@
 """Linking records that are written in one unit, outside a run's own log.
 
-Owns the making of a record with its envelope, bytes and hash. Refuses nothing of its own. Invariant: what it links is what
-``appends.append`` accepts behind the head it was given.
+Owns the making of a record with its envelope, bytes and hash. Refuses nothing of its own. Invariant: what it links is
+what ``appends.append`` accepts behind the head it was given.
 """
 
 from __future__ import annotations

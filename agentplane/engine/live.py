@@ -1,7 +1,7 @@
 """One run while it executes in this process.
 
-Owns what its steps share: log, history, gates and the scopes of its acts. Refuses to be shared by two executions. Invariant:
-cancelling the run's scope reaches every act, and nothing else does (P11).
+Owns what its steps share: log, history, gates and the scopes of its acts. Refuses to be shared by two executions.
+Invariant: cancelling the run's scope reaches every act, and nothing else does (P11).
 """
 
 from __future__ import annotations
@@ -105,8 +105,8 @@ class LiveRun:
         self._nudge = trio.Event()
 
     async def pause(self, seconds: float, timeout_s: float) -> None:
-        """Wait between attempts, at a boundary: whatever interrupts is heard, and what may not be heeded does not shorten
-        the wait. Raises the stops, and Parked when an act of ``timeout_s`` does not fit any more."""
+        """Wait between attempts, at a boundary: whatever interrupts is heard, and what may not be heeded does not
+        shorten the wait. Raises the stops, and Parked when an act of ``timeout_s`` does not fit any more."""
         deadline = trio.current_time() + seconds
         while True:
             self.hear_cancel()

@@ -1,7 +1,7 @@
 """What runs inside what: the nurseries of one opened plane.
 
-Owns the order in which writer, checkpoints, runs and recovery begin and end. Refuses to go on after an error from the disk (W9).
-Invariant: the journal outlives every run, and an end that cut nothing is told to the next opener.
+Owns the order in which writer, checkpoints, runs and recovery begin and end. Refuses to go on after an error from the
+disk (W9). Invariant: the journal outlives every run, and an end that cut nothing is told to the next opener.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class FailStop:
 async def running(
     store: Store, skills: Mapping[str, Skill], world: World, *, recover: bool, lease_ttl_s: float, max_running: int
 ) -> AsyncIterator[Parts]:
-    """Run what ``store`` holds for as long as the body lasts. Raises StoreFailed when the disk fails under it, and what the body
-    raises, as it is."""
+    """Run what ``store`` holds for as long as the body lasts. Raises StoreFailed when the disk fails under it, and what
+    the body raises, as it is."""
     world.incarnation = store.found.incarnation
     stop = FailStop()
     token = trio.lowlevel.current_trio_token()
@@ -88,7 +88,8 @@ async def running(
                 try:
                     yield parts
                 except Exception as error:
-                    # Raised again below, outside of the nurseries, so that the caller sees what it raised and not a group.
+                    # Raised again below, outside of the nurseries, so that the caller sees what it raised and not a
+                    # group.
                     fault = error
                 nursery.cancel_scope.cancel()
             outer.cancel_scope.cancel()

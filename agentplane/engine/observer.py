@@ -1,7 +1,7 @@
 """Who is told at which point.
 
-Owns the fan-out from the engine's points to observers. Refuses to let an observer change anything. Invariant: an observer is
-called at its point, synchronously, and may not emit before the commit that the point names (W6).
+Owns the fan-out from the engine's points to observers. Refuses to let an observer change anything. Invariant: an
+observer is called at its point, synchronously, and may not emit before the commit that the point names (W6).
 """
 
 from __future__ import annotations

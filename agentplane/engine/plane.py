@@ -1,7 +1,7 @@
 """The plane: the only place that opens a store for writing.
 
-Owns the order in which store, writer, runs and recovery begin and end. Refuses admission while draining, paused or held.
-Invariant: the journal outlives every run, and nothing is admitted before the store was recognised and healed.
+Owns the order in which store, writer, runs and recovery begin and end. Refuses admission while draining, paused or
+held. Invariant: the journal outlives every run, and nothing is admitted before the store was recognised and healed.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, overload
 
 import msgspec
 import trio
 
-import agentplane
 from agentplane.authoring.skill import Skill
 from agentplane.core import bounds
+from agentplane.core.build import __version__
 from agentplane.core.errors import (
     Draining,
     Held,
@@ -91,9 +91,14 @@ class Plane:
         """
         opening = uuid.uuid4().hex
         identity = Identity(
-            opening=opening, owner=owner or f"{os.uname().nodename}:{os.getpid()}:{opening[:8]}", build=agentplane.__version__,
-            now_ms=now_ms(), new_incarnation=uuid.uuid4().hex, state=state, socket=socket,
-        )  # fmt: skip
+            opening=opening,
+            owner=owner or f"{os.uname().nodename}:{os.getpid()}:{opening[:8]}",
+            build=__version__,
+            now_ms=now_ms(),
+            new_incarnation=uuid.uuid4().hex,
+            state=state,
+            socket=socket,
+        )
         table = by_name(skills)
         if guard_steps:
             guard.install()
@@ -105,7 +110,9 @@ class Plane:
                 now_ms=now_ms, settings=settings, secrets=Secrets(Path(secrets) if secrets else None), observe=observe,
                 currency=currency,
             )  # fmt: skip
-            async with running(store, table, world, recover=recover, lease_ttl_s=lease_ttl_s, max_running=max_running) as parts:
+            async with running(
+                store, table, world, recover=recover, lease_ttl_s=lease_ttl_s, max_running=max_running
+            ) as parts:
                 yield cls(store, world, parts)
         finally:
             store.close()
@@ -135,6 +142,12 @@ class Plane:
     async def outcome(self, run: str) -> Outcome:
         """What the committed rows say of a run. Raises NotFound."""
         return await trio.to_thread.run_sync(lambda: self.store.readers.read(lambda tx: outcome_of(tx, run)))
+
+    @overload
+    async def replay(self, run: str, *, strict: Literal[True]) -> Verdict: ...
+
+    @overload
+    async def replay(self, run: str, *, strict: Literal[False] = False) -> Outcome: ...
 
     async def replay(self, run: str, *, strict: bool = False) -> Outcome | Verdict:
         """Walk a run again: strictly (a pure read), or for real, a failed run from its frontier."""
@@ -206,7 +219,8 @@ class Plane:
     async def drain(self, grace_s: float = bounds.DRAIN_S, *, park: bool = False) -> list[str]:
         """Close admission and wait for the runs, at most ``grace_s``; the runs that were cut, by name.
 
-        No effect is announced whose timeout does not fit in what is left; ``park`` stops every run at its next boundary.
+        No effect is announced whose timeout does not fit in what is left; ``park`` stops every run at its next
+        boundary.
         """
         self.close_admission()
         deadline = trio.current_time() + grace_s

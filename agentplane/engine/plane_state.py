@@ -1,7 +1,7 @@
 """The plane's own durable state: paused, held, and which held runs were let go.
 
-Owns the rows and their copy in memory, and the sealed record of each change. Refuses to change memory before the rows are
-durable. Invariant: a pause and a hold survive every restart until a person ends them.
+Owns the rows and their copy in memory, and the sealed record of each change. Refuses to change memory before the rows
+are durable. Invariant: a pause and a hold survive every restart until a person ends them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Finding the runs of a process that died, and taking them over.
 
-Owns the recovery pass (P4, L1, L2) and its note in a sealed run of the sweep's own. Refuses to resume a crash suspect and to
-await a run. Invariant: the note and the acquire are one unit, and land before the resume.
+Owns the recovery pass (P4, L1, L2) and its note in a sealed run of the sweep's own. Refuses to resume a crash suspect
+and to await a run. Invariant: the note and the acquire are one unit, and land before the resume.
 """
 
 from __future__ import annotations
@@ -42,8 +42,17 @@ class Pass(msgspec.Struct, kw_only=True):
     saturated: bool = False
 
 
-def own_run(tx: Tx, tenant: str, specs: list[Spec], outcome: str, run: str, capability: str, incarnation: str, owner: str,
-            opening: str) -> None:  # fmt: skip
+def own_run(
+    tx: Tx,
+    tenant: str,
+    specs: list[Spec],
+    outcome: str,
+    run: str,
+    capability: str,
+    incarnation: str,
+    owner: str,
+    opening: str,
+) -> None:
     """A whole sealed run of the plane's own, made in the open unit."""
     lease = leases.acquire(tx, run, owner, opening, bounds.LEASE_TTL_S * 1000)
     appends.admit(tx, run, capability=capability, incarnation=incarnation, at_ms=tx.now_ms, own=True)
@@ -51,7 +60,7 @@ def own_run(tx: Tx, tenant: str, specs: list[Spec], outcome: str, run: str, capa
         "capability": capability, "input": None, "input_label": CONSERVATIVE, "canon": CANON, "tenant": tenant,
         "origin": origin(tenant, run, None).hex(), "currency": "XXX",
     })  # fmt: skip
-    everything = [admitted, *specs, (RunConcluded, {"outcome": outcome})]
+    everything: list[Spec] = [admitted, *specs, (RunConcluded, {"outcome": outcome})]
     appends.append(tx, run, lease.epoch, Head(), link(run, lease.epoch, Head(), everything, tx.now_ms))
     appends.seal(tx, run)
     leases.release(tx, lease)
@@ -97,7 +106,9 @@ class Recovery:
         if candidates:
             taken = await self.runs.writer.do(lambda tx: self._take_over(tx, run, candidates, found))
         found.left = list(self._left)
-        found.saturated = len(candidates) >= limit and bool(found.took_over or found.suspects or found.finished or found.empty)
+        found.saturated = len(candidates) >= limit and bool(
+            found.took_over or found.suspects or found.finished or found.empty
+        )
         begun: list[LiveRun] = []
         for lease in taken:
             self.runs.world.observe("recovery.took_over", run=lease.run)
@@ -185,14 +196,18 @@ class Recovery:
                 except JournalCorrupt as error:
                     runs.held_out[one.run] = error
                     continue
-                reason = f"taken over {lease.takeovers} times without a record of its own; the last step begun is {last}"
+                reason = (
+                    f"taken over {lease.takeovers} times without a record of its own; the last step begun is {last}"
+                )
                 runs.quarantine(tx, lease, reason, "crash_suspect")
                 found.suspects.append(one.run)
             else:
                 taken.append(lease)
                 found.took_over.append(one.run)
         if notes:
-            own_run(tx, tx.tenant, notes, "swept", own, "agentplane.sweep", runs.world.incarnation, runs.owner, runs.opening)
+            own_run(
+                tx, tx.tenant, notes, "swept", own, "agentplane.sweep", runs.world.incarnation, runs.owner, runs.opening
+            )
         return taken
 
     def _finish(self, tx: Tx, lease: Lease, status: str, sealed: bool) -> None:

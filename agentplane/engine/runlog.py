@@ -1,8 +1,8 @@
 """A run's own end of its chain: linking, queueing, and linking again after a refusal (W2).
 
-Owns the owner's head, which is ahead of the stored one by what is queued. Refuses every record after a refused rider (W7).
-Invariant: records are linked in the order in which they are queued, and whatever was queued behind a refused barrier is
-linked again on the real head and queued again, in the same order.
+Owns the owner's head, which is ahead of the stored one by what is queued. Refuses every record after a refused rider
+(W7). Invariant: records are linked in the order in which they are queued, and whatever was queued behind a refused
+barrier is linked again on the real head and queued again, in the same order.
 """
 
 from __future__ import annotations
@@ -137,8 +137,8 @@ class RunLog:
         """Queue records and wait for the commit that holds them, and everything queued before them.
 
         ``extra`` runs in the same unit before the append: a gate judged there raises a Refusal, which comes back here;
-        ``after`` runs in it behind the append. Cancelled before the writer has it, the unit is withdrawn when nothing is
-        queued behind it; else ``undone`` is queued, the one record that a cancellation may cause (P13).
+        ``after`` runs in it behind the append. Cancelled before the writer has it, the unit is withdrawn when nothing
+        is queued behind it; else ``undone`` is queued, the one record that a cancellation may cause (P13).
         """
         entry = self._entry(records, barrier=True, linger=False, extra=extra, blobs=blobs)
         entry.after = after
@@ -184,7 +184,8 @@ class RunLog:
         return entry
 
     def _undo(self, entry: _Entry, undone: Spec) -> None:
-        """P13: the writer has the announcement, so its outcome stands behind it; refused together, neither is written."""
+        """P13: the writer has the announcement, so its outcome stands behind it; refused together, neither is
+        written."""
         if entry.done is not None and entry.done.is_set():
             if entry.error is None:
                 self.ride(undone, linger=False)
@@ -250,8 +251,8 @@ class RunLog:
         self._wake()
 
     def _relink_when_quiet(self) -> None:
-        """What stood behind a refused barrier comes back refused, for its head or by the same gate; after the last of it
-        all that is left goes again."""
+        """What stood behind a refused barrier comes back refused, for its head or by the same gate; after the last of
+        it all that is left goes again."""
         if not self._relinking or self.latched is not None or any(other.unit is not None for other in self._queued):
             return
         self._relinking = False
@@ -275,7 +276,11 @@ class RunLog:
         """W7: nothing more of this run is written by us; it is left to recovery."""
         if self.latched is not None:
             return
-        cause = error if isinstance(error, AgentplaneError) else InvariantViolation(f"INV-07 a unit was answered {error!r}.")
+        cause = (
+            error
+            if isinstance(error, AgentplaneError)
+            else InvariantViolation(f"INV-07 a unit was answered {error!r}.")
+        )
         self.latched = cause
         while self._queued:
             entry = self._queued.popleft()

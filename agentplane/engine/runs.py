@@ -1,7 +1,8 @@
 """Every run that executes in this process.
 
 Owns the nursery of runs, their bound, the renewal of their leases and who waits for them. Refuses to take a run that is
-live already (L1). Invariant: a run is in ``live`` from the moment its lease is ours until nothing of it executes any more.
+live already (L1). Invariant: a run is in ``live`` from the moment its lease is ours until nothing of it executes any
+more.
 """
 
 from __future__ import annotations
@@ -69,7 +70,9 @@ class Runs:
         def on_latch(_: AgentplaneError) -> None:
             live.stop()
 
-        log = RunLog(run, lease, history, head, self.writer, world.now_ms, on_latch=on_latch, secrets=world.secrets.handed_out)
+        log = RunLog(
+            run, lease, history, head, self.writer, world.now_ms, on_latch=on_latch, secrets=world.secrets.handed_out
+        )
         admitted = history.admitted
         first = bytes.fromhex(admitted.origin) if admitted is not None else origin(self.store.tenant, run, None)
         live = LiveRun(run, log, history, world, self.gate, restored=restored, origin=first)
@@ -121,7 +124,8 @@ class Runs:
             self._ended(live, end)
 
     async def _dropped(self, live: LiveRun, end: End) -> None:
-        """W7, W9: a run whose record was refused is left to its new owner, or quarantined when it broke an invariant."""
+        """W7, W9: a run whose record was refused is left to its new owner, or quarantined when it broke an
+        invariant."""
         error = live.log.latched
         if error is None or isinstance(error, _OURS_TO_LOSE):
             return
@@ -196,7 +200,9 @@ class Runs:
 
     def acting(self, run: str) -> bool:
         """Whether an act of the run still runs in a thread that nobody waits for any more."""
-        return any(getattr(call, "run", None) == run and not ended.is_set() for call, ended in self.world.threads.items())
+        return any(
+            getattr(call, "run", None) == run and not ended.is_set() for call, ended in self.world.threads.items()
+        )
 
     def interrupt_all(self) -> None:
         for live in self.live.values():

@@ -1,8 +1,8 @@
 """Credentials on the node: one file a secret, in one directory.
 
-Owns reading a declared secret at each call, and the register of what was handed out. Refuses undeclared names and names that
-are not file names. Invariant: a secret's bytes are known to the register before an effect sees them, so that no record can
-hold them unnoticed.
+Owns reading a declared secret at each call, and the register of what was handed out. Refuses undeclared names and names
+that are not file names. Invariant: a secret's bytes are known to the register before an effect sees them, so that no
+record can hold them unnoticed.
 """
 
 from __future__ import annotations
@@ -48,9 +48,16 @@ class Secrets:
         return value
 
     def register(self, value: str) -> None:
-        """Know the value as it is, and as it stands inside a JSON text, a representation, and either inside the other."""
+        """Know the value as it is, and as it stands inside a JSON text, a representation, and either inside the
+        other."""
         if len(value) >= LEAST_REGISTERED:
-            for spelling in (value, _json(value), repr(value)[1:-1], repr(_json(value))[1:-1], _json(repr(value)[1:-1])):
+            for spelling in (
+                value,
+                _json(value),
+                repr(value)[1:-1],
+                repr(_json(value))[1:-1],
+                _json(repr(value)[1:-1]),
+            ):
                 self._handed_out[spelling.encode()] = None
 
     def handed_out(self) -> tuple[bytes, ...]:

@@ -1,7 +1,8 @@
 """How a step is stopped from outside its own code.
 
-Owns the stops: each a BaseException, so that ``except Exception`` in a skill does not swallow it, and each latches on its
-step (P12). Refuses to record anything: whoever raised one has. Invariant: after a stop no ``cx`` call of that step returns.
+Owns the stops: each a BaseException, so that ``except Exception`` in a skill does not swallow it, and each latches on
+its step (P12). Refuses to record anything: whoever raised one has. Invariant: after a stop no ``cx`` call of that step
+returns.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ class Parked(Stop):
 
 
 class Dropped(Stop):
-    """The run is not ours any more, or nothing more of it may be written: fence, poison, refused rider, revoked release."""
+    """The run is not ours any more, or nothing more of it may be written: fence, poison, refused rider, revoked
+    release."""
 
     outcome = "dropped"
 

@@ -1,13 +1,14 @@
 """Strict replay: a run's code walked against its history, performing nothing.
 
-Owns the verdict (verified, diverged, cannot replay). Refuses every act and every append. Invariant: it takes no lease, writes
-nothing and asks no provider.
+Owns the verdict (verified, diverged, cannot replay). Refuses every act and every append. Invariant: it takes no lease,
+writes nothing and asks no provider.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 import msgspec
 import trio
@@ -18,17 +19,23 @@ from agentplane.core.errors import AgentplaneError
 from agentplane.core.history import History, read_all
 from agentplane.core.records import CANON, Record
 from agentplane.engine.executor import StepResult, run_step
+from agentplane.engine.linking import Spec
 from agentplane.engine.live import Gate, LiveRun
-from agentplane.engine.runlog import RunLog
+from agentplane.engine.runlog import Extra, RunLog
 from agentplane.engine.stops import Stop, WouldPerform
 from agentplane.engine.world import World
 from agentplane.journal.appends import Head
 from agentplane.journal.leases import Lease
 from agentplane.journal.lists import Stored
+from agentplane.journal.tx import Tx
+from agentplane.journal.units import Unit
+
+T = TypeVar("T")
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """``verdict``: verified, diverged or cannot_replay; ``reason`` names place and difference; ``effects`` were asked."""
+    """``verdict``: verified, diverged or cannot_replay; ``reason`` names place and difference; ``effects`` were
+    asked."""
 
     verdict: str
     reason: str | None = None
@@ -42,20 +49,23 @@ class ReadOnlyLog(RunLog):
         lease = Lease(run, "nobody", 1)
         super().__init__(run, lease, history, Head(), _NoWriter(), lambda: 0, on_latch=lambda _: None)
 
-    def ride(self, *records, **_):  # type: ignore[no-untyped-def,override]
+    def ride(self, *records: Spec, linger: bool = True, blobs: dict[bytes, bytes] | None = None) -> list[Record]:
         raise WouldPerform(f"the code goes on where the history ends, with {records[0][0].__name__}")
 
-    async def barrier(self, *records, **_):  # type: ignore[no-untyped-def,override]
+    async def barrier(
+        self, *records: Spec, extra: Extra | None = None, blobs: dict[bytes, bytes] | None = None,
+        after: Extra | None = None, undone: Spec | None = None,
+    ) -> list[Record]:  # fmt: skip
         raise WouldPerform(f"the code goes on where the history ends, with {records[0][0].__name__}")
 
 
 class _NoWriter:
     poisoned: AgentplaneError | None = None
 
-    def submit(self, unit: object) -> None:
+    def submit(self, unit: Unit[T]) -> None:
         raise WouldPerform("strict replay writes nothing")
 
-    async def do(self, body: object, *, run: str | None = None) -> object:
+    async def do(self, body: Callable[[Tx], T], *, run: str | None = None) -> T:
         raise WouldPerform("strict replay writes nothing")
 
 

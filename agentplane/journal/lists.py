@@ -7,8 +7,9 @@ its start.
 
 from __future__ import annotations
 
+import functools
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -107,6 +108,17 @@ def runs(
     return [_run_row(row) for row in rows]
 
 
+def every_run(read: Read) -> Iterator[RunRow]:
+    """All runs of callers, newest first, a page in a transaction each: for audits that want them all."""
+    before: tuple[int, str] | None = None
+    while True:
+        page = read(functools.partial(runs, limit=bounds.LIST_PAGE, before=before))
+        yield from page
+        if len(page) < bounds.LIST_PAGE:
+            return
+        before = (page[-1].admitted_ms, page[-1].run)
+
+
 def count_by_status(tx: Tx) -> dict[str, int]:
     rows = tx.all("SELECT status, count(*) FROM run WHERE tenant = ? AND own = 0 GROUP BY status", tx.tenant)
     return {text(row[0]): number(row[1]) for row in rows}
@@ -169,7 +181,7 @@ def read_history(read: Read, run: str) -> list[Stored]:
     prev = chain.GENESIS
     while len(found) < upto:
         after = len(found)
-        page = read(lambda tx, after=after: history(tx, run, after=after, limit=bounds.PAGE_ROWS_MAX, upto=upto))
+        page = read(functools.partial(history, run=run, after=after, limit=bounds.PAGE_ROWS_MAX, upto=upto))
         if not page or page[0].record.seq != after + 1:
             raise JournalCorrupt(f"Run {run}, record {after + 1}: it is missing.", run=run, seq=after + 1)
         prev = verify(run, page, prev)
@@ -180,7 +192,8 @@ def read_history(read: Read, run: str) -> list[Stored]:
 
 
 def value(tx: Tx, digest: bytes) -> object:
-    """The value whose canonical bytes are kept under ``digest``. Raises JournalCorrupt when they are gone or are others."""
+    """The value whose canonical bytes are kept under ``digest``. Raises JournalCorrupt when they are gone or are
+    others."""
     kept = blob(tx, digest)
     if hashlib.sha256(kept).digest() != digest:
         raise JournalCorrupt(f"The value {digest.hex()} is not what it was when it was kept.")

@@ -1,7 +1,7 @@
 """How others check it: batteries and runners for stores, skills and plans.
 
-Owns no behaviour of the product. Refuses to be imported by it, but for the lab. Invariant: what is checked here is reported
-in full, and a check that checked nothing is a failure. Names are resolved when they are first used.
+Owns no behaviour of the product. Refuses to be imported by it, but for the lab. Invariant: what is checked here is
+reported in full, and a check that checked nothing is a failure. Names are resolved when they are first used.
 """
 
 from __future__ import annotations

@@ -34,9 +34,7 @@ from agentplane.testkit.ledger import Ledger, Probe, StoreHandle, ask, run_id
 
 
 def records(store: StoreHandle, run: str) -> int:
-    row = store.unit(
-        lambda tx: tx.one("SELECT count(*) FROM record WHERE tenant = ? AND run = ?", tx.tenant, run)
-    )
+    row = store.unit(lambda tx: tx.one("SELECT count(*) FROM record WHERE tenant = ? AND run = ?", tx.tenant, run))
     return int(str(row[0])) if row is not None else -1
 
 
@@ -48,9 +46,7 @@ def landed(store: StoreHandle, run: str) -> int:
 def a_run_begins_at_the_genesis_head(probe: Probe, store: StoreHandle) -> None:
     one = Ledger(store).admit()
     first = store.unit(lambda tx: lists.history(tx, one.run))[0]
-    probe.hold(
-        first.hash == chain.link(bytes(32), first.body), "the first record does not extend 32 zero bytes"
-    )
+    probe.hold(first.hash == chain.link(bytes(32), first.body), "the first record does not extend 32 zero bytes")
     probe.hold(first.record.seq == 1 and records(store, one.run) == 1, "the first record is not number 1")
     stranger = Ledger(store, 2)
     stranger.acquire()
@@ -95,9 +91,7 @@ def a_sound_chain_verifies_and_a_damaged_one_does_not(probe: Probe, store: Store
     one = Ledger(store).admit()
     one.append(*(one.record(StepStarted, seq=seq, step=seq, skill="s") for seq in range(2, 6)))
     found = store.unit(lambda tx: lists.whole_history(tx, one.run))
-    probe.hold(
-        [item.record.seq for item in found] == [1, 2, 3, 4, 5], "a history is not read whole and in order"
-    )
+    probe.hold([item.record.seq for item in found] == [1, 2, 3, 4, 5], "a history is not read whole and in order")
     probe.hold(found[-1].hash == one.head.hash, "the last hash is not the head")
     for damage in (
         "UPDATE record SET body = CAST(replace(body, 'skill', 'skull') AS BLOB) WHERE seq = 3",
@@ -131,9 +125,7 @@ def a_rejected_batch_writes_nothing(probe: Probe, store: StoreHandle) -> None:
     one = Ledger(store).admit()
     one.append(one.started(1))
     batch = one.link(one.started(2), one.started(1, seq=4))
-    probe.refused(
-        DuplicateEffect, lambda: one.put(*batch, blobs={hashlib.sha256(b"x").digest(): b"x"}), "it was taken"
-    )
+    probe.refused(DuplicateEffect, lambda: one.put(*batch, blobs={hashlib.sha256(b"x").digest(): b"x"}), "it was taken")
     probe.hold(records(store, one.run) == 2, "records of a rejected batch stand")
     probe.hold(
         len(store.unit(lambda tx: appends.open_effects(tx, one.run))) == 1,
@@ -161,18 +153,14 @@ def an_announcement_has_one_outcome(probe: Probe, store: StoreHandle) -> None:
     one.append(one.started(1), one.done(1, seq=3))
     probe.refused(InvariantViolation, lambda: one.append(one.done(1)), "an effect was done twice")
     probe.refused(InvariantViolation, lambda: one.append(one.failed(1)), "an effect that was done failed")
-    probe.refused(
-        NotApplicable, lambda: one.append(one.verdict(1, "did_not_happen")), "what was done did not happen"
-    )
+    probe.refused(NotApplicable, lambda: one.append(one.verdict(1, "did_not_happen")), "what was done did not happen")
 
 
 @check
 def a_step_succeeds_over_no_open_announcement(probe: Probe, store: StoreHandle) -> None:
     one = Ledger(store).admit()
     one.append(one.started(1))
-    probe.refused(
-        OpenEffects, lambda: one.append(one.finished("succeeded")), "a step succeeded over one (P14)"
-    )
+    probe.refused(OpenEffects, lambda: one.append(one.finished("succeeded")), "a step succeeded over one (P14)")
     one.append(one.failed(1))
     one.append(one.finished("succeeded"))
     probe.hold(one.head.seq == 4, "a step could not succeed after the outcome")
@@ -245,9 +233,7 @@ def outcomes_follow_the_last_conclusion(probe: Probe, store: StoreHandle) -> Non
     one.append(one.concluded("failed", reason="no", code="effect_failed"))
     row = store.unit(lambda tx: lists.get_run(tx, one.run))
     told = (row.status, row.reason, row.code, row.concluded_ms)
-    probe.hold(
-        told == ("failed", "no", "effect_failed", store.now_ms), "a conclusion is not told with its reason"
-    )
+    probe.hold(told == ("failed", "no", "effect_failed", store.now_ms), "a conclusion is not told with its reason")
     one.append(one.concluded("quarantined"))
     probe.hold((found("failed"), found("quarantined")) == ([], [one.run]), "the last conclusion does not win")
     counted = store.unit(lists.count_by_status)
@@ -296,12 +282,8 @@ def an_admission_key_has_one_run(probe: Probe, store: StoreHandle) -> None:
             run_id(2),
             digest,
         )
-        probe.hold(
-            told == {"run": run_id(1), "same": same}, "the holder, or whether the same was asked, is not told"
-        )
-    probe.hold(
-        store.unit(lambda tx: lists.admission(tx, "k")) == (run_id(1), b"asked"), "the key changed hands"
-    )
+        probe.hold(told == {"run": run_id(1), "same": same}, "the holder, or whether the same was asked, is not told")
+    probe.hold(store.unit(lambda tx: lists.admission(tx, "k")) == (run_id(1), b"asked"), "the key changed hands")
 
 
 @check
@@ -340,9 +322,7 @@ def a_blob_reads_back_by_its_digest(probe: Probe, store: StoreHandle) -> None:
     probe.hold(store.unit(lambda tx: lists.blob(tx, digest)) == value, "a value beside its record is another")
     other = Ledger(store, 2).admit()
     other.put(*other.link(other.record(StepStarted, step=0, skill="s")), blobs={digest: value})
-    probe.hold(
-        store.unit(lambda tx: lists.blob(tx, digest)) == value, "keeping the same value twice changed it"
-    )
+    probe.hold(store.unit(lambda tx: lists.blob(tx, digest)) == value, "keeping the same value twice changed it")
     probe.refused(
         JournalCorrupt,
         lambda: store.unit(lambda tx: lists.blob(tx, bytes(32))),
@@ -359,13 +339,9 @@ def a_refused_unit_takes_everything_back(probe: Probe, store: StoreHandle) -> No
 
     probe.refused(AgentplaneError, lambda: store.unit(body), "the unit was not refused")
     probe.hold(store.unit(lambda tx: lists.get_state(tx, "pause")) is None, "a row of a refused unit stands")
-    probe.hold(
-        store.unit(lambda tx: leases.holder(tx, run_id(1))) is None, "a lease of a refused unit stands"
-    )
+    probe.hold(store.unit(lambda tx: leases.holder(tx, run_id(1))) is None, "a lease of a refused unit stands")
     store.unit(lambda tx: lists.set_state(tx, "pause", "1"))
     store.unit(lambda tx: lists.set_state(tx, "pause", "2"))
     probe.hold(store.unit(lambda tx: lists.get_state(tx, "pause")) == "2", "the plane's state is not kept")
     store.unit(lambda tx: lists.set_state(tx, "pause", None))
-    probe.hold(
-        store.unit(lambda tx: lists.get_state(tx, "pause")) is None, "the plane's state is not taken back"
-    )
+    probe.hold(store.unit(lambda tx: lists.get_state(tx, "pause")) is None, "the plane's state is not taken back")

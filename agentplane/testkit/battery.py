@@ -73,6 +73,4 @@ def _all_checks() -> dict[str, Check]:
     # Imported here, because the modules of checks import this one to add theirs.
     from agentplane.testkit import appends_hold, leases_hold
 
-    return {
-        name: CHECKS[name] for room in (leases_hold, appends_hold) for name in vars(room) if name in CHECKS
-    }
+    return {name: CHECKS[name] for room in (leases_hold, appends_hold) for name in vars(room) if name in CHECKS}

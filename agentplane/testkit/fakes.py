@@ -95,9 +95,7 @@ class FakeProvider:
         return Counter(row.key for row in self.book)
 
     def snapshot(self) -> Snapshot:
-        return Snapshot(
-            tuple(self.book), {name: tuple(told) for name, told in self._told.items()}, self._references
-        )
+        return Snapshot(tuple(self.book), {name: tuple(told) for name, told in self._told.items()}, self._references)
 
     def restore(self, snapshot: Snapshot) -> None:
         """Stand as at the snapshot; requests and probes made since are forgotten."""
@@ -143,9 +141,7 @@ class FakeProvider:
     # --- inside ------------------------------------------------------------------------------------------------------
 
     def _arrive(self, call: Any, name: str, body: Any) -> str:
-        self.asked.append(
-            Asked(key=call.idempotency_key, name=name, run=call.run, attempt=call.attempt, body=body)
-        )
+        self.asked.append(Asked(key=call.idempotency_key, name=name, run=call.run, attempt=call.attempt, body=body))
         told = self._told.get(name)
         return told.popleft() if told else OK
 

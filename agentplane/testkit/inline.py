@@ -75,9 +75,7 @@ class InlineWriter:
 
         def deliver(value: T | None, error: BaseException | None) -> None:
             if waiting:
-                trio.lowlevel.reschedule(
-                    task, outcome.Value(value) if error is None else outcome.Error(error)
-                )
+                trio.lowlevel.reschedule(task, outcome.Value(value) if error is None else outcome.Error(error))
 
         unit: Unit[T] = Unit(body, deliver, run=run)
 

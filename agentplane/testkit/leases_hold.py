@@ -15,9 +15,7 @@ from agentplane.testkit.ledger import TTL_MS, Ledger, Probe, StoreHandle, ask, r
 
 
 def expiry(store: StoreHandle, run: str) -> int:
-    row = store.unit(
-        lambda tx: tx.one("SELECT expires_ms FROM lease WHERE tenant = ? AND run = ?", tx.tenant, run)
-    )
+    row = store.unit(lambda tx: tx.one("SELECT expires_ms FROM lease WHERE tenant = ? AND run = ?", tx.tenant, run))
     return int(str(row[0])) if row is not None else -1
 
 
@@ -27,9 +25,7 @@ def a_live_lease_is_not_stolen(probe: Probe, store: StoreHandle) -> None:
     one.acquire()
     store.now_ms += TTL_MS - 1
     told = probe.refused(LeaseHeld, other.acquire, "a live lease was given to another owner")
-    probe.hold(
-        told.get("holder") == "p1" and told.get("epoch") == 1, "the refusal does not name holder and epoch"
-    )
+    probe.hold(told.get("holder") == "p1" and told.get("epoch") == 1, "the refusal does not name holder and epoch")
 
 
 @check
@@ -56,9 +52,7 @@ def a_takeover_bumps_the_epoch(probe: Probe, store: StoreHandle) -> None:
     store.now_ms += TTL_MS
     probe.hold(other.acquire() == Lease(one.run, "p2", 2, 1), "a takeover is not epoch 2 and its count 1")
     store.now_ms += TTL_MS
-    probe.hold(
-        one.acquire() == Lease(one.run, "p1", 3, 2), "a second takeover is not epoch 3 and its count 2"
-    )
+    probe.hold(one.acquire() == Lease(one.run, "p1", 3, 2), "a second takeover is not epoch 3 and its count 2")
     store.now_ms += TTL_MS
     probe.hold(other.acquire(progress=True).takeovers == 0, "a person's decision does not clear the count")
 
@@ -126,9 +120,7 @@ def releasing_twice_is_no_error(probe: Probe, store: StoreHandle) -> None:
     one = Ledger(store)
     one.acquire()
     store.unit(lambda tx: leases.release(tx, one.lease))
-    probe.hold(
-        store.unit(lambda tx: leases.release(tx, one.lease)) is False, "a second release is not told as one"
-    )
+    probe.hold(store.unit(lambda tx: leases.release(tx, one.lease)) is False, "a second release is not told as one")
 
 
 @check
@@ -192,9 +184,7 @@ def abandonment_is_a_lapsed_lease_that_names_its_owner(probe: Probe, store: Stor
         sorted(runs) == sorted(left) or owners[1].run in runs or owners[2].run in runs,
         "a lapsed lease is missing",
     )
-    probe.hold(
-        [e.expires_ms for e in found] == sorted(e.expires_ms for e in found), "the oldest is not first"
-    )
+    probe.hold([e.expires_ms for e in found] == sorted(e.expires_ms for e in found), "the oldest is not first")
     paged: list[str] = []
     after = (-1, "")
     while (page := ask(store, leases.abandoned, 1, after)) and len(paged) < 20:
@@ -211,15 +201,11 @@ def opening_lapses_the_leases_of_other_openings(probe: Probe, store: StoreHandle
     gone, mine = Ledger(store, 1, opening="o1"), Ledger(store, 2, owner="p2", opening="o2")
     gone.acquire()
     mine.acquire()
-    probe.hold(
-        store.unit(lambda tx: leases.lapse_foreign(tx, "o2")) == 1, "not exactly the other's lease lapsed"
-    )
+    probe.hold(store.unit(lambda tx: leases.lapse_foreign(tx, "o2")) == 1, "not exactly the other's lease lapsed")
     found = store.unit(lambda tx: leases.abandoned(tx, 10))
     probe.hold([entry.run for entry in found] == [gone.run], "not exactly the other's run is abandoned")
     gone.owner, gone.opening = "p2", "o2"
-    probe.hold(
-        gone.acquire() == Lease(gone.run, "p2", 2, 1), "a lapsed lease is not taken over at once, as a death"
-    )
+    probe.hold(gone.acquire() == Lease(gone.run, "p2", 2, 1), "a lapsed lease is not taken over at once, as a death")
 
 
 @check

@@ -178,9 +178,7 @@ async def _to_rest(plane: Plane, setting: _Setting, run: str) -> Outcome | None:
         moved = bool(found.took_over or found.suspects or found.finished or found.empty)
         if not moved and not await _answer(plane, setting.operator, run):
             break
-    known = await plane.read(
-        lambda tx: tx.one("SELECT 1 FROM run WHERE tenant = ? AND run = ?", tx.tenant, run)
-    )
+    known = await plane.read(lambda tx: tx.one("SELECT 1 FROM run WHERE tenant = ? AND run = ?", tx.tenant, run))
     return None if known is None else await plane.outcome(run)
 
 
@@ -188,9 +186,7 @@ async def _answer(plane: Plane, operator: Operator | None, run: str) -> bool:
     """An operator's whole answer to a quarantine; False when there is nothing to answer."""
     if operator is None or run in plane.runs.held_out:
         return False
-    known = await plane.read(
-        lambda tx: tx.one("SELECT status FROM run WHERE tenant = ? AND run = ?", tx.tenant, run)
-    )
+    known = await plane.read(lambda tx: tx.one("SELECT status FROM run WHERE tenant = ? AND run = ?", tx.tenant, run))
     if known is None or known[0] != "quarantined":
         return False
     history = (await plane.read(lambda tx: acts.load(tx, run)))[1]
@@ -313,20 +309,14 @@ def _history(kept: Kept) -> History:
 
 def _complete(history: History) -> dict[Spot, int]:
     """Places that need nothing any more, with how many attempts they took."""
-    return {
-        spot: len(series.trials)
-        for spot, series in history.series.items()
-        if series.output_record() is not None
-    }
+    return {spot: len(series.trials) for spot, series in history.series.items() if series.output_record() is not None}
 
 
 def _at_rest(before: Kept, after: Kept, is_leased: bool) -> list[str]:
     found: list[str] = []
     status = after.row.status
     if status == "running" or is_leased:
-        found.append(
-            f"the run never came to rest: it is {status}, its lease {'held' if is_leased else 'free'}"
-        )
+        found.append(f"the run never came to rest: it is {status}, its lease {'held' if is_leased else 'free'}")
     bodies = [item.body for item in after.stored[: len(before.stored)]]
     if bodies != [item.body for item in before.stored]:
         found.append("what was durable was changed")
@@ -367,9 +357,7 @@ def _never_again(before: Kept, after: Kept, acted: list[str]) -> list[str]:
         if len(later.series[spot].trials) != attempts:
             found.append(f"the effect at {spot} was recorded as complete and attempted again")
     done_before = {key for key, (_, trial) in earlier.by_key.items() if trial.outcome is not None}
-    found += [
-        f"the effect {key[:16]} had an outcome and was performed again" for key in acted if key in done_before
-    ]
+    found += [f"the effect {key[:16]} had an outcome and was performed again" for key in acted if key in done_before]
     twice = [key for key, times in Counter(acted).items() if times > 1]
     found += [f"the attempt {key[:16]} was performed twice by one process" for key in twice]
     for spot, series in later.series.items():

@@ -61,8 +61,7 @@ def kept_runs(store: Path, tenant: str = "default") -> dict[str, Kept]:
         tx = Tx(connection, tenant, 0)
         rows = tx.all("SELECT run FROM run WHERE tenant = ? AND own = 0 ORDER BY run", tenant)
         return {
-            text(row[0]): Kept(lists.get_run(tx, text(row[0])), lists.whole_history(tx, text(row[0])))
-            for row in rows
+            text(row[0]): Kept(lists.get_run(tx, text(row[0])), lists.whole_history(tx, text(row[0]))) for row in rows
         }
     finally:
         connection.close()

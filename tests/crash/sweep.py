@@ -26,6 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from agentplane.core.errors import AgentplaneError
+from agentplane.core.history import read_all
+from agentplane.core.records import Record
 from agentplane.engine import acts
 from agentplane.journal import lists
 from agentplane.journal.store import read_only
@@ -254,26 +256,18 @@ class Sweep:
 
     def _audit(self, load: Load, db: Path) -> None:
         readers = read_only(self.plane / "plane.db")
-        records = []
+        records: list[Record] = []
         named: dict[str, list[str]] = {}
         try:
-            before = None
-            while True:
-                page = readers.read(lambda tx, before=before: lists.runs(tx, limit=500, before=before))
-                for row in page:
-                    _, history, _ = readers.read(lambda tx, row=row: acts.load(tx, row.run))
-                    records += [
-                        item.record for item in readers.read(lambda tx, row=row: lists.whole_history(tx, row.run))
-                    ]
-                    self.found.ended[row.status] += 1
-                    named[row.run] = [one.kind for one in acts.undecided(history)]
-                    if row.status == "running":
-                        self.found.running.append(row.run)
-                    if row.status == "quarantined" and not named[row.run] and row.code != "crash_suspect":
-                        self.found.unnamed.append(f"{row.run} ({row.reason}; {named[row.run]})")
-                if len(page) < 500:
-                    break
-                before = (page[-1].admitted_ms, page[-1].run)
+            for row in lists.every_run(readers.read):
+                found = [item.record for item in lists.read_history(readers.read, row.run)]
+                records += found
+                self.found.ended[row.status] += 1
+                named[row.run] = [one.kind for one in acts.undecided(read_all(row.run, found))]
+                if row.status == "running":
+                    self.found.running.append(row.run)
+                if row.status == "quarantined" and not named[row.run] and row.code != "crash_suspect":
+                    self.found.unnamed.append(f"{row.run} ({row.reason})")
         finally:
             readers.close()
         self.found.missing = [run for run in load.acknowledged.values() if run not in named]

@@ -200,9 +200,7 @@ async def test_a_cancel(autojump_clock: MockClock) -> None:
         await plane.cancel(outcome.run, ME, "not wanted any more")
 
     pay = paying(provider, retry=RetryPolicy(max_attempts=2, base_ms=1))
-    report = await crash_at_every_commit(
-        one_call(pay), {}, provider=provider, after=cancelled, as_well=["quarantined"]
-    )
+    report = await crash_at_every_commit(one_call(pay), {}, provider=provider, after=cancelled, as_well=["quarantined"])
     held(report, least=7, ends={"cancelled", "failed", "quarantined", "running"})
 
 

@@ -33,9 +33,7 @@ HOSTS = [
     "deb." + "debian.org",
     "security." + "debian.org",
 ]
-HOMES = re.compile(
-    "(?<![\\w.])/(?:ro" + "ot|ho" + "me/\\w+|Us" + "ers/\\w+|wo" + "rk/(?:main|shared))(?:/|\\b)"
-)
+HOMES = re.compile("(?<![\\w.])/(?:ro" + "ot|ho" + "me/\\w+|Us" + "ers/\\w+|wo" + "rk/(?:main|shared))(?:/|\\b)")
 BESIDE = "../sha" + "red"
 BASHISMS = re.compile(
     r"(?<![\w\[])\[\[\s|^\s*function\s+\w|^\s*source\s|<<<|<\(|\becho\s+-[en]\b|&>|\$\{\w+(?:,,|\^\^|//)|^\s*(?:local|declare|typeset|let)\s"
@@ -55,9 +53,7 @@ def too_long(directory: Path, walls: Walls, prefix: str = "") -> list[str]:
     ]
     listed = [path for path in over if path.startswith(prefix) and (prefix or not path.startswith("tests/"))]
     return found + [
-        f"{path} is within the ceiling: take it off the list"
-        for path in listed
-        if lengths.get(path, 0) <= ceiling
+        f"{path} is within the ceiling: take it off the list" for path in listed if lengths.get(path, 0) <= ceiling
     ]
 
 
@@ -67,9 +63,7 @@ def openings(directory: Path, walls: Walls) -> list[str]:
     for module in modules(directory):
         if not (ast.get_docstring(module.tree) or "").strip():
             found.append(f"{module.path} opens with no docstring")
-        if not any(
-            imported.module == "__future__" and imported.name == "annotations" for imported in module.imports
-        ):
+        if not any(imported.module == "__future__" and imported.name == "annotations" for imported in module.imports):
             found.append(f"{module.path} lacks `from __future__ import annotations`")
         for part in module.path.removesuffix(".py").split("/"):
             if part.strip("_") in walls["modules"]["banned"]:
@@ -133,8 +127,7 @@ def broad_handlers(directory: Path, walls: Walls) -> list[str]:
                 if not listed.get(place):
                     found.append(f"{place} (line {node.lineno}) handles every exception")
     return found + [
-        f"{place} handles no longer every exception: take it off the list"
-        for place in sorted(set(listed) - seen)
+        f"{place} handles no longer every exception: take it off the list" for place in sorted(set(listed) - seen)
     ]
 
 
@@ -165,9 +158,7 @@ def test_hooks(directory: Path) -> list[str]:
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 word = node.value
             if isinstance(word, str) and TEST_HOOK.match(word):
-                found.append(
-                    f"{module.path}:{getattr(node, 'lineno', 0)} asks whether it is under test ({word})"
-                )
+                found.append(f"{module.path}:{getattr(node, 'lineno', 0)} asks whether it is under test ({word})")
     return sorted(set(found))
 
 
@@ -191,18 +182,13 @@ def files(root: Path) -> list[Path]:
         "dist",
         "build",
     }
-    return sorted(
-        path for path in root.rglob("*") if path.is_file() and not left & set(path.relative_to(root).parts)
-    )
+    return sorted(path for path in root.rglob("*") if path.is_file() and not left & set(path.relative_to(root).parts))
 
 
 def top_level(root: Path, walls: Walls) -> list[str]:
     """Entries at the top that the list does not have."""
     present = {path.relative_to(root).parts[0] for path in files(root)}
-    return [
-        f"{name} is not an entry of the top level"
-        for name in sorted(present - set(walls["top_level"]["entries"]))
-    ]
+    return [f"{name} is not an entry of the top level" for name in sorted(present - set(walls["top_level"]["entries"]))]
 
 
 def machine_names(root: Path) -> list[str]:
@@ -244,9 +230,7 @@ def scripts(root: Path) -> list[str]:
             if shell == "sh":
                 bare = re.sub(r"^\s*#.*$", "", text.decode(), flags=re.MULTILINE)
                 bare = re.sub(r"'[^']*'", "''", bare)
-                found += [
-                    f"{name}: {match.group().strip()} is not POSIX" for match in BASHISMS.finditer(bare)
-                ]
+                found += [f"{name}: {match.group().strip()} is not POSIX" for match in BASHISMS.finditer(bare)]
     return found
 
 
@@ -254,9 +238,7 @@ def _is_broad(caught: ast.expr | None) -> bool:
     if caught is None:
         return True
     names = caught.elts if isinstance(caught, ast.Tuple) else [caught]
-    return any(
-        getattr(name, "id", getattr(name, "attr", "")) in ("Exception", "BaseException") for name in names
-    )
+    return any(getattr(name, "id", getattr(name, "attr", "")) in ("Exception", "BaseException") for name in names)
 
 
 def _raises_again(handler: ast.ExceptHandler) -> bool:

@@ -102,12 +102,7 @@ def open_the_way(trees: list[Path]) -> None:
     if libc.unshare(CLONE_NEWNS):
         raise OSError(ctypes.get_errno(), f"cannot open {sorted(map(str, closed))} to another uid (unshare)")
     mount("none", "/", None, MS_REC | MS_PRIVATE)
-    held = {
-        leaf: os.open(leaf, os.O_PATH)
-        for leaves in closed.values()
-        for leaf in leaves
-        if not leaf.is_symlink()
-    }
+    held = {leaf: os.open(leaf, os.O_PATH) for leaves in closed.values() for leaf in leaves if not leaf.is_symlink()}
     for barrier in closed:
         mount("none", str(barrier), "tmpfs", 0, "mode=755")
     for leaf, descriptor in held.items():

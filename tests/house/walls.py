@@ -102,9 +102,7 @@ def _literals(module: Module) -> list[tuple[int, str]]:
     for node in ast.walk(module.tree):
         if isinstance(node, ast.JoinedStr):
             skipped |= set(node.values)
-            parts = [
-                str(part.value) if isinstance(part, ast.Constant) else "computed" for part in node.values
-            ]
+            parts = [str(part.value) if isinstance(part, ast.Constant) else "computed" for part in node.values]
             found.append((node.lineno, "".join(parts)))
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in skipped:
             found.append((node.lineno, node.value))

@@ -9,7 +9,7 @@ import pytest
 
 from stories.processes import run_to_its_end
 
-PROGRAM = '''
+PROGRAM = """
 import json, os, sys
 import trio
 from agentplane import Plane, Recovery, effect, skill
@@ -66,7 +66,7 @@ async def main():
         print(json.dumps(rows))
 
 trio.run(main)
-'''
+"""
 
 
 @pytest.mark.parametrize("how", ["skill", "act"])

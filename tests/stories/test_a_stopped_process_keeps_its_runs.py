@@ -10,7 +10,7 @@ from stories.processes import next_line, running
 
 TTL_S = 2
 
-PROGRAM = '''
+PROGRAM = """
 import json, os, sys
 import trio
 from agentplane import Plane, Recovery, effect, skill
@@ -59,7 +59,7 @@ async def main():
         print(json.dumps({"rows": rows, "acts": sorted(acts), "sweeps": sweeps[0]}), flush=True)
 
 trio.run(main)
-'''
+"""
 
 
 def test_no_epoch_moves_and_no_act_repeats(tmp_path: Path) -> None:

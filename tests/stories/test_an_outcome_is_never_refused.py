@@ -134,9 +134,7 @@ class Unspeakable(Exception):
         DidNotHappenError("later", retry_after_s="soon"),  # type: ignore[arg-type]
     ],
 )
-async def test_whatever_is_raised_is_recorded(
-    autojump_clock: MockClock, tmp_path: Path, error: Exception
-) -> None:
+async def test_whatever_is_raised_is_recorded(autojump_clock: MockClock, tmp_path: Path, error: Exception) -> None:
     """What cannot be said in a record is said as far as it can, and what the record holds can be read."""
     async with opened(tmp_path, answering(error)) as plane:
         outcome = await plane.run("story.run", {})
@@ -173,9 +171,7 @@ def test_a_declaration_that_no_record_can_hold_is_refused(terms: dict[str, Any])
         answering(1, **terms)
 
 
-async def test_arguments_are_refused_before_anything_is_announced(
-    autojump_clock: MockClock, tmp_path: Path
-) -> None:
+async def test_arguments_are_refused_before_anything_is_announced(autojump_clock: MockClock, tmp_path: Path) -> None:
     """Too large, or not data: no announcement, no place taken, and the skill may go on."""
 
     @effect("pay.refund", recovery=Recovery.IDEMPOTENT)
@@ -233,9 +229,7 @@ def secrets(tmp_path: Path) -> Path:
         lambda key: {"text": BIG, "key": key},
     ],
 )
-async def test_no_record_holds_a_secret(
-    autojump_clock: MockClock, tmp_path: Path, secrets: Path, leak: Any
-) -> None:
+async def test_no_record_holds_a_secret(autojump_clock: MockClock, tmp_path: Path, secrets: Path, leak: Any) -> None:
     """An output that holds one is withheld, a fault is redacted, and the disposition stays what it was."""
     once = answering(lambda call: leak(call.secret("KEY")), secrets=["KEY"])
     async with opened(tmp_path, once, secrets=secrets) as plane:
@@ -249,9 +243,7 @@ async def test_no_record_holds_a_secret(
     assert not any(spelling in everything(tmp_path) for spelling in spellings())
 
 
-async def test_a_probes_answer_holds_no_secret_either(
-    autojump_clock: MockClock, tmp_path: Path, secrets: Path
-) -> None:
+async def test_a_probes_answer_holds_no_secret_either(autojump_clock: MockClock, tmp_path: Path, secrets: Path) -> None:
     """It keeps its verdict and loses its output."""
 
     @effect("pay.refund", recovery=Recovery.RECONCILE, secrets=["KEY"], retry=AT_ONCE)
@@ -310,9 +302,7 @@ async def test_a_step_that_returns_a_secret_fails(autojump_clock: MockClock, tmp
     assert not any(spelling in everything(tmp_path) for spelling in spellings())
 
 
-async def test_an_undeclared_secret_is_not_handed_out(
-    autojump_clock: MockClock, tmp_path: Path, secrets: Path
-) -> None:
+async def test_an_undeclared_secret_is_not_handed_out(autojump_clock: MockClock, tmp_path: Path, secrets: Path) -> None:
     """Least privilege, and the sentence names what to declare."""
     once = answering(lambda call: call.secret("KEY"))
     async with opened(tmp_path, once, secrets=secrets) as plane:

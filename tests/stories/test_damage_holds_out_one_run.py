@@ -37,9 +37,7 @@ async def two_open_runs(tmp_path: Path, once: Skill, provider: FakeProvider) -> 
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-async def test_one_damaged_run_does_not_stop_the_others(
-    autojump_clock: MockClock, tmp_path: Path, damage: str
-) -> None:
+async def test_one_damaged_run_does_not_stop_the_others(autojump_clock: MockClock, tmp_path: Path, damage: str) -> None:
     """Whatever is wrong with its records, it is named with run and seq, performs nothing, and nobody else waits."""
     provider = FakeProvider()
     once = one_call(paying(provider))

@@ -58,9 +58,7 @@ async def test_what_was_refused_is_asked_again_after_its_backoff(autojump_clock:
 
 
 @pytest.mark.parametrize("probed", [False, True])
-async def test_a_refusal_behind_a_doubt_is_no_failure(
-    autojump_clock: MockClock, tmp_path: Path, probed: bool
-) -> None:
+async def test_a_refusal_behind_a_doubt_is_no_failure(autojump_clock: MockClock, tmp_path: Path, probed: bool) -> None:
     """P2: it says nothing about the earlier attempt: the provider is asked where it can be, else a person."""
     provider = FakeProvider()
     provider.tell("refund", "in_doubt_after_landing", "refused_for_good")
@@ -74,9 +72,7 @@ async def test_a_refusal_behind_a_doubt_is_no_failure(
             assert [one.doubt for one in undecided(plane, outcome.run)] == ["inconclusive"]
 
 
-async def test_an_orphan_is_given_its_outcome_before_it_is_repeated(
-    autojump_clock: MockClock, tmp_path: Path
-) -> None:
+async def test_an_orphan_is_given_its_outcome_before_it_is_repeated(autojump_clock: MockClock, tmp_path: Path) -> None:
     """P3: the new owner records what became of the dead one's attempt, naming its epoch; and repeats under its key."""
     provider = FakeProvider()
     once = one_call(paying(provider))
@@ -136,9 +132,7 @@ async def test_an_orphan_that_only_a_person_can_settle_is_named_as_announced(
             assert said.asserted_by == ME and said.note == "I looked"
 
 
-async def test_a_probe_that_finds_nothing_too_early_is_asked_again(
-    autojump_clock: MockClock, tmp_path: Path
-) -> None:
+async def test_a_probe_that_finds_nothing_too_early_is_asked_again(autojump_clock: MockClock, tmp_path: Path) -> None:
     """P5: "not here" counts only when the request can no longer arrive; until then it is an answer so far."""
     provider = FakeProvider(honours_keys=False)
     provider.tell("refund", "in_doubt_before")
@@ -184,9 +178,7 @@ async def test_a_probe_that_cannot_tell_is_asked_three_times(autojump_clock: Moc
         assert len(provider.book) == 1
 
 
-@pytest.mark.parametrize(
-    "answer", [None, {"reference": 1}, "Landed", ValueError("the ledger is gone"), SystemExit(1)]
-)
+@pytest.mark.parametrize("answer", [None, {"reference": 1}, "Landed", ValueError("the ledger is gone"), SystemExit(1)])
 async def test_whatever_else_a_probe_answers_is_inconclusive(
     autojump_clock: MockClock, tmp_path: Path, answer: object
 ) -> None:

@@ -127,9 +127,7 @@ async def test_divergence_outranks_a_failure(autojump_clock: MockClock, tmp_path
         assert outcome.code == "diverged" and "raised ValueError" in str(outcome.reason)
 
 
-async def test_a_gather_that_diverged_performs_none_of_its_members(
-    autojump_clock: MockClock, tmp_path: Path
-) -> None:
+async def test_a_gather_that_diverged_performs_none_of_its_members(autojump_clock: MockClock, tmp_path: Path) -> None:
     """P17: code that is known to be another's pays nobody beside the place where that showed."""
     provider = FakeProvider()
     pay = paying(provider)

@@ -304,9 +304,7 @@ async def test_a_finally_while_the_plane_closes_announces_nothing(autojump_clock
                 run = next(iter(plane.runs.live))
                 nursery.cancel_scope.cancel()
         async with opened(tmp_path, tidy, recover=False) as plane:
-            assert "pay.undo" not in [
-                started.descriptor.kind for started in of_kind(plane, run, EffectStarted)
-            ]
+            assert "pay.undo" not in [started.descriptor.kind for started in of_kind(plane, run, EffectStarted)]
     assert not provider.asked
 
 

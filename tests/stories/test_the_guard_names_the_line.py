@@ -11,7 +11,7 @@ import pytest
 
 from stories.processes import run_to_its_end
 
-PROGRAM = '''
+PROGRAM = """
 import json, logging, os, socket, subprocess, sys, tempfile
 import trio
 from agentplane import Plane, Recovery, effect, skill
@@ -54,7 +54,7 @@ async def main():
                               "verdict": verdict.verdict}))
 
 trio.run(main)
-'''
+"""
 HOLES = [number for number, line in enumerate(PROGRAM.splitlines(), 1) if "%(body)s" in line]
 LINES = dict(zip(("story.async", "story.thread"), HOLES, strict=True))
 

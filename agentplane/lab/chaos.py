@@ -1,0 +1,386 @@
+"""The driver: thirty tickets through an appliance that is SIGKILLed at every dangerous instant, and then the
+audit.
+
+Owns the incarnations, the kills and the evidence. Refuses to claim a window that it aimed at: windows are
+read from both books afterwards. Invariant: whatever ends it, no process of it is left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from agentplane.core.errors import EXIT_OPERATIONAL, AgentplaneError, NotApplicable, Unreachable
+from agentplane.core.records import Record
+from agentplane.journal import leases, lists
+from agentplane.journal.store import read_only
+from agentplane.journal.tx import Tx
+from agentplane.lab import sabotage
+from agentplane.lab.appliance_process import Appliance, now_us
+from agentplane.lab.books import STATUS, Evidence, audit, judge, series_of
+from agentplane.lab.counterexample import Control, run_control
+from agentplane.lab.desk import Desk
+from agentplane.lab.pipe import Point
+from agentplane.lab.provider import audit as provider_audit
+from agentplane.lab.provider_process import Provider
+from agentplane.lab.report import Result, as_json, as_table, progress, reasons
+from agentplane.lab.schedule import Aim, Aiming, Memory, Target, targets
+from agentplane.lab.tickets import TICKETS, expected, provider_rules
+from agentplane.lab.windows import AtKill, Kill, at_kill, attribute
+
+KILLS = 12
+SECONDS = 55.0
+SECONDS_A_KILL = 3.4
+AIM_S = 6.0
+ARMED_S = 1.0
+READY_S = 20.0
+SETTLED_S = 60.0
+APP = Path(__file__).with_name("app")
+
+
+class KillNote(msgspec.Struct):
+    """One kill and what the store showed of its run between the death and the next start."""
+
+    aim: str
+    run: str
+    kill: Kill
+    state: AtKill
+
+
+class Chaos:
+    """One run of the lab in ``directory``."""
+
+    def __init__(
+        self, directory: Path, *, seed: int, kills: int, seconds: float, source: Path | None, say: bool
+    ) -> None:
+        self.directory = directory
+        self.seed = seed
+        self.kills_wanted = kills
+        self.deadline = time.monotonic() + seconds
+        self.source = source
+        self.say = say
+        self.plane = directory / "plane"
+        self.store = self.plane / "plane.db"
+        self.memory = Memory()
+        self.notes: list[KillNote] = []
+        self.kills = 0
+        self.began = time.monotonic()
+        self.missed: list[str] = []
+
+    # --- the whole
+    # ---------------------------------------------------------------------------------------------------
+
+    def run(self) -> Result:
+        """Prepare, kill, settle, audit. Raises AgentplaneError when the lab itself cannot go on."""
+        with contextlib.ExitStack() as stack:
+            provider = stack.enter_context(Provider(self.directory / "provider.db"))
+            self._prepare(provider)
+            desk = Desk(self.plane / "run" / "control.sock", provider.db)
+            stack.callback(desk.stop)
+            desk.start()
+            for target in targets(self.seed, self.kills_wanted):
+                if time.monotonic() > self.deadline or desk.done:
+                    break
+                self._one(target, provider, desk)
+            self._finish(desk, provider)
+            provider.clear()
+            displaced = self._displaced(provider)
+            control_book = self.directory / "control.db"
+            with Provider(control_book) as other:
+                control = run_control(other)
+            (self.directory / "missed.txt").write_text("\n".join(self.missed), encoding="utf-8")
+            return self._result(desk, provider, displaced, control)
+
+    def _prepare(self, provider: Provider) -> None:
+        shutil.copytree(APP, self.plane, ignore=shutil.ignore_patterns("__pycache__"))
+        for path in [self.plane, *self.plane.rglob("*")]:
+            path.chmod(0o755 if path.is_dir() else 0o644)
+        (self.plane / "plane.toml").write_text(
+            f'name = "lab"\ndrain_secs = 20\nlease_ttl_secs = 10\n\n[settings]\nprovider_url = "{provider.url}"\n',
+            encoding="utf-8",
+        )
+        for ticket in TICKETS:
+            for rule in provider_rules(ticket):
+                provider.rule(**rule)
+        provider.rule(method="POST", path="/refunds", order="W5-b", ignore_keys=True)
+        chance = random.Random(self.seed)
+        keyed = [ticket for ticket in TICKETS if ticket.recovery == "idempotent" and ticket.kind == "refund"]
+        unlucky = chance.sample(keyed, 4)
+        provider.rule(method="POST", path="/refunds", order=unlucky[0].order, times=1, status_after=503)
+        provider.rule(method="POST", path="/refunds", order=unlucky[1].order, times=1, reset="after")
+        provider.rule(method="POST", path="/refunds", order=unlucky[2].order, times=1, reset="before")
+        provider.rule(method="POST", path="/refunds", order=unlucky[3].order, times=1, retry_after_s=1)
+
+    # --- one incarnation
+    # ---------------------------------------------------------------------------------------------
+
+    def _one(self, target: Target, provider: Provider, desk: Desk) -> None:
+        """Start the appliance, let it work until the aim is hit (or missed for AIM_S), kill it, note what
+        stood."""
+        share = (self.kills + 1) / max(1, self.kills_wanted)
+        desk.allow(min(len(TICKETS), 3 + round(share * len(TICKETS))))
+        aiming = Aiming(target, self.memory)
+        hit = threading.Event()
+        box: list[Appliance] = []
+
+        def on_point(point: Point) -> tuple[int, ...]:
+            move = aiming.on_point(point)
+            if move.kill and box:
+                box[0].kill()
+                hit.set()
+            return move.go
+
+        appliance = Appliance(self.plane, self.directory / "appliance.log", on_point, source=self.source)
+        box.append(appliance)
+        gate, rule = target.aim.at_gate, None
+        name = f"gate-{self.kills}-{len(self.missed)}"
+        if gate is not None:
+            rule = provider.rule(method="POST", times=1, skip=target.skip, **{gate: name})
+        try:
+            self._aim(appliance, aiming, hit, desk, provider, name if gate is not None else None)
+        finally:
+            fell = not appliance.alive and not hit.is_set()
+            appliance.kill()
+            appliance.wait_dead()
+            state = self._state(aiming.hit)
+            if rule is not None:
+                provider.clear(rule)
+                provider.release(name)
+        if fell:
+            raise self._fallen()
+        self.kills += 1
+        if aiming.hit is not None and state is not None:
+            kill = appliance.killed(now_us(), queued=aiming.queued)
+            self.notes.append(KillNote(target.aim.value, aiming.hit, kill, state))
+        else:
+            self.missed.append(f"{target.aim.value}, skip {target.skip}")
+        self._tell(desk)
+
+    def _aim(
+        self,
+        appliance: Appliance,
+        aiming: Aiming,
+        hit: threading.Event,
+        desk: Desk,
+        provider: Provider,
+        gate: str | None,
+    ) -> None:
+        until = time.monotonic() + AIM_S
+        armed_since: float | None = None
+        while not hit.is_set() and time.monotonic() < until and appliance.alive:
+            if gate is not None:
+                held = provider.held(gate, wait_ms=200)
+                if held and aiming.at_gate(self._run_of(str(held[0]["order"]), desk)).kill:
+                    appliance.kill()
+                    hit.set()
+            else:
+                hit.wait(0.05)
+            armed_since = (armed_since or time.monotonic()) if aiming.armed else None
+            if armed_since is not None and time.monotonic() - armed_since > ARMED_S:
+                appliance.go(aiming.give_up().go)
+            if desk.done:
+                return
+
+    def _fallen(self) -> AgentplaneError:
+        """The appliance ended by itself: that is nobody's kill, and the lab cannot go on."""
+        try:
+            last = (self.directory / "appliance.log").read_text(encoding="utf-8").strip().splitlines()[-1]
+        except (OSError, IndexError):
+            last = "it said nothing"
+        return Unreachable(f"The appliance under test ended by itself: {last}.")
+
+    def _run_of(self, order: str, desk: Desk) -> str | None:
+        """The run of an order: as acknowledged, else as the store has it under the ticket's admission key."""
+        if order in desk.by_order:
+            return desk.by_order[order]
+        ticket = next((one for one in TICKETS if one.order == order), None)
+        if ticket is None or not self.store.exists():
+            return None
+        with self._reading() as read:
+            found = read(lambda tx: lists.admission(tx, ticket.admission_key))
+        return None if found is None else found[0]
+
+    def _state(self, run: str | None) -> AtKill | None:
+        """What the store shows of the run that was hit, while nobody serves it."""
+        if run is None or not self.store.exists():
+            return None
+
+        def body(tx: Tx) -> AtKill:
+            records = [item.record for item in lists.whole_history(tx, run)]
+            return at_kill(records, lease_held=leases.holder(tx, run) is not None)
+
+        try:
+            with self._reading() as read:
+                return read(body)
+        except AgentplaneError:
+            return None  # the run was not admitted yet when the process died
+
+    @contextlib.contextmanager
+    def _reading(self):  # type: ignore[no-untyped-def]
+        readers = read_only(self.store)
+        try:
+            yield readers.read
+        finally:
+            readers.close()
+
+    # --- the end
+    # -----------------------------------------------------------------------------------------------------
+
+    def _finish(self, desk: Desk, provider: Provider) -> None:
+        """Let everything settle under an appliance that nobody kills, then drain it."""
+        desk.allow(len(TICKETS))
+        appliance = Appliance(
+            self.plane, self.directory / "appliance.log", lambda point: (point.number,), source=self.source
+        )
+        until = time.monotonic() + SETTLED_S
+        while not desk.done and time.monotonic() < until and appliance.alive:
+            time.sleep(0.1)
+            self._tell(desk, end="\r")
+        appliance.stop()
+        provider.quiet()
+        self._tell(desk)
+
+    def _displaced(self, provider: Provider) -> dict[str, bool]:
+        """W5 to W7, in a process that loads the same source as the appliance did."""
+        environ = dict(os.environ)
+        if self.source is not None:
+            environ["PYTHONPATH"] = str(self.source)
+        scenes = self.directory / "scenes"
+        scenes.mkdir()
+        done = subprocess.run(
+            [sys.executable, "-m", "agentplane.lab.displaced", str(scenes), provider.url, str(provider.db)],
+            capture_output=True, text=True, env=environ, timeout=90, cwd=self.directory, check=False,
+        )  # fmt: skip
+        try:
+            return {name: bool(held) for name, held in json.loads(done.stdout).items()}
+        except ValueError:
+            (self.directory / "scenes.log").write_text(done.stderr, encoding="utf-8")
+            return {}
+
+    def _result(self, desk: Desk, provider: Provider, displaced: dict[str, bool], control: Control) -> Result:
+        records = list(self._records())
+        with provider_audit.open_book(provider.db) as book:
+            effects = provider_audit.effects(book)
+            arrivals = provider_audit.arrivals(book)
+        settled = [ticket for ticket in TICKETS if desk.ended.get(ticket.ticket) == "succeeded"]
+        found = audit(effects, series_of(records), [each for ticket in settled for each in expected(ticket)])
+        tickets = {each.order for each in TICKETS}
+        refunds = [row for row in effects if row.path == "/refunds" and row.order in tickets]
+        found = replace(found, refunds=len(refunds))
+        windows: Counter[str] = Counter()
+        halves: Counter[str] = Counter()
+        for note in self.notes:
+            key = note.state.key
+            given = attribute(
+                note.kill,
+                note.state,
+                [one.at_us for one in arrivals if one.key == key],
+                [one.at_us for one in effects if one.key == key],
+            )
+            if given.window is not None:
+                windows[given.window] += 1
+            if given.half is not None:
+                halves[given.half] += 1
+        evidence = Evidence(
+            found, len(TICKETS), len(settled), windows, halves, displaced, control.refunds_twice,
+            unanswered=sorted(desk.quarantined - {desk.runs[each.ticket] for each in settled}),
+        )  # fmt: skip
+        return Result(
+            evidence, judge(evidence), control, kills=self.kills, handovers=self._handovers(records),
+            seconds=time.monotonic() - self.began, seed=self.seed,
+            refunded_minor=sum(row.amount_minor or 0 for row in refunds),
+            aimed=Counter(note.aim for note in self.notes),
+        )  # fmt: skip
+
+    def _records(self) -> Iterator[Record]:
+        for store in [self.store, *sorted((self.directory / "scenes").glob("*.db"))]:
+            if not store.exists():
+                continue
+            readers = read_only(store)
+            try:
+                for row in lists.every_run(readers.read):
+                    yield from (item.record for item in lists.read_history(readers.read, row.run))
+            finally:
+                readers.close()
+
+    def _handovers(self, records: list[Record]) -> int:
+        """How often a run went on under another epoch than the one before."""
+        highest: dict[str, int] = {}
+        for record in records:
+            highest[record.run] = max(highest.get(record.run, 1), record.epoch)
+        return sum(epoch - 1 for epoch in highest.values())
+
+    def _tell(self, desk: Desk, end: str = "\n") -> None:
+        if not self.say:
+            return
+        aims = Counter(note.aim[:2] for note in self.notes)
+        line = progress(
+            seconds=time.monotonic() - self.began, concluded=len(desk.ended), total=len(TICKETS), kills=self.kills,
+            of=self.kills_wanted, windows=aims,
+        )  # fmt: skip
+        tty = sys.stderr.isatty()
+        if end == "\r" and not tty:
+            return
+        print("\r" + line.ljust(79) if tty else line, end="" if tty else "\n", file=sys.stderr, flush=True)
+
+
+def demo(args: argparse.Namespace) -> int:
+    """The verb: run the lab, print its table or JSON, answer its verdict's status."""
+    seed = args.seed if args.seed is not None else int.from_bytes(os.urandom(3), "big")
+    kills = args.kills if args.kills is not None else KILLS
+    if not 0 <= kills <= 1000:
+        raise NotApplicable("--kills is between 0 and 1000.")
+    seconds = args.seconds if args.seconds is not None else max(SECONDS, kills * SECONDS_A_KILL)
+    keep: Path | None = args.keep
+    if keep is not None and keep.exists() and any(keep.iterdir()):
+        raise NotApplicable(f"{keep} is not empty; name another directory for --keep.")
+    directory = Path(tempfile.mkdtemp(prefix="agentplane-demo-"))
+    try:
+        source = sabotage.copy(args.sabotage, directory / "source") if args.sabotage else None
+        if not args.json:
+            print(f"thirty tickets, {kills} SIGKILLs, seed {seed}", file=sys.stderr, flush=True)
+        chaos = Chaos(
+            directory,
+            seed=seed,
+            kills=kills,
+            seconds=seconds,
+            source=source,
+            say=not args.json or sys.stderr.isatty(),
+        )
+        result = chaos.run()
+        if sys.stderr.isatty():
+            print(file=sys.stderr)
+        if args.json:
+            print(json.dumps(as_json(result), indent=2))
+            for line in reasons(result.judgement):
+                print(line, file=sys.stderr)
+        else:
+            print(as_table(result))
+        return STATUS[result.judgement.verdict]
+    except OSError as error:
+        print(f"agentplane: the lab cannot go on: {error}.", file=sys.stderr)
+        return EXIT_OPERATIONAL
+    finally:
+        if keep is not None and directory.exists():
+            keep.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copytree(directory, keep, dirs_exist_ok=True)
+            print(f"kept in {keep}", file=sys.stderr)
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+__all__ = ["Aim", "Chaos", "demo"]

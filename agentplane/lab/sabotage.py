@@ -1,0 +1,75 @@
+"""The lab's proof that it can fail: a mutated copy of the source, under which the same run must end FAIL.
+
+Owns the four mutations as (file, text, replacement), each matching exactly once. Refuses a frozen program,
+which has no source to copy. Invariant: the product's own files are never touched.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import Final
+
+import agentplane
+from agentplane.core.errors import InvariantViolation, NotApplicable
+
+Mutation = tuple[str, str, str]
+
+SABOTAGES: Final[dict[str, tuple[Mutation, ...]]] = {
+    # The act goes out before anything is on disk about it.
+    "announce-late": (
+        ("engine/dispatch.py", "            await self._announce(spot, members, effect.kind)\n", ""),
+        (
+            "engine/dispatch.py",
+            "        await self._record(members, kind, outcome, blobs,",
+            "        await self._announce(Spot(self.step, self.phase, 0), members, effect.kind)\n"
+            "        await self._record(members, kind, outcome, blobs,",
+        ),
+    ),
+    # A new idempotency key for every attempt.
+    "key-per-attempt": (
+        ("engine/dispatch.py", "series.idempotency_key() if series is not None else None", "None"),
+        ("engine/dispatch.py", "bound.args, generation)", "bound.args, generation + attempt - 1)"),
+    ),
+    # An announcement without an outcome is taken for one that did not happen.
+    "doubt-is-failure": (
+        (
+            "core/recovery.py",
+            "ending=Disposition.IN_DOUBT, by_death=True)",
+            "ending=Disposition.DID_NOT_HAPPEN, by_death=True)",
+        ),
+        (
+            "engine/dispatch.py",
+            '"disposition": Disposition.IN_DOUBT, "lost_epoch"',
+            '"disposition": Disposition.DID_NOT_HAPPEN, "lost_epoch"',
+        ),
+    ),
+    # A writer that was displaced is not told so.
+    "forget-epoch": (
+        ("journal/appends.py", "if number(lease[0]) != epoch:", "if False:"),
+        (
+            "journal/appends.py",
+            "    if at != head:\n",
+            "    if at != head:\n        return at\n    if at != head:\n",
+        ),
+    ),
+}
+
+
+def copy(name: str, into: Path) -> Path:
+    """A directory to put first in the child's path: the package, mutated. Raises NotApplicable,
+    InvariantViolation."""
+    if getattr(sys, "frozen", False):
+        raise NotApplicable("A frozen program has no source to sabotage; run the demo from a checkout.")
+    source = Path(agentplane.__file__).parent
+    shutil.copytree(source, into / "agentplane", ignore=shutil.ignore_patterns("__pycache__"))
+    for file, text, replacement in SABOTAGES[name]:
+        path = into / "agentplane" / file
+        before = path.read_text(encoding="utf-8")
+        if before.count(text) != 1:
+            raise InvariantViolation(
+                f"INV-20 the sabotage {name} does not fit {file} any more ({before.count(text)} matches)"
+            )
+        path.write_text(before.replace(text, replacement), encoding="utf-8")
+    return into
