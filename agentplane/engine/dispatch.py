@@ -118,6 +118,9 @@ class Dispatcher:
                 case Ask():
                     await self._ask(series, bound, decided)
 
+    def _point(self, name: str, key: object, kind: str, attempt: object) -> None:
+        self.live.world.observe(name, run=self.live.run, step=self.step, effect=key, kind=kind, attempt=attempt)
+
     def _decide(self, series: Series) -> Next:
         world = self.live.world
         gap_ms = world.restored_gap_ms if self.live.restored else None
@@ -156,9 +159,7 @@ class Dispatcher:
             return await self._local(spot, bound, members, key)
         with live.act_scope() as scope:
             await self._announce(spot, members, effect.kind)
-            live.world.observe(
-                "effect.announced", run=live.run, step=self.step, effect=members["effect_key"], kind=effect.kind
-            )
+            self._point("effect.announced", members["effect_key"], effect.kind, attempt)
             ghost = live.restored and effect.mutates and not live.announced_since_restore(series)
             if not ghost:
                 await self._act(bound, members, key, attempt)
@@ -207,7 +208,7 @@ class Dispatcher:
 
     async def _announce(self, spot: Spot, members: dict[str, object], kind: str) -> None:
         live = self.live
-        live.world.observe("effect.announcing", run=live.run, step=self.step, effect=members["effect_key"], kind=kind)
+        self._point("effect.announcing", members["effect_key"], kind, members["attempt"])
         never = self._outcome_members(members) | {
             "fault": Fault(code="never_dispatched", message="never dispatched"),
             "disposition": Disposition.DID_NOT_HAPPEN, "never_dispatched": True,
@@ -223,15 +224,11 @@ class Dispatcher:
     async def _act(self, bound: Bound, members: dict[str, object], key: str, attempt: int) -> None:
         live, effect = self.live, bound.call.effect
         call = CallContext(live.world, effect, live.run, key, attempt, blocking=effect.blocking)
-        live.world.observe(
-            "effect.acting", run=live.run, step=self.step, effect=members["effect_key"], kind=effect.kind
-        )
+        self._point("effect.acting", members["effect_key"], effect.kind, attempt)
         kind, outcome, blobs = await act(live.world, effect, bound.fresh(), call)
-        live.world.observe("effect.acted", run=live.run, step=self.step, effect=members["effect_key"], kind=effect.kind)
+        self._point("effect.acted", members["effect_key"], effect.kind, attempt)
         await self._record(members, kind, outcome, blobs)
-        live.world.observe(
-            "effect.recorded", run=live.run, step=self.step, effect=members["effect_key"], kind=effect.kind
-        )
+        self._point("effect.recorded", members["effect_key"], effect.kind, attempt)
         thread = live.world.threads.get(call)
         if thread is not None:
             # Until the thread has really ended the effect is in flight: no further attempt and no probe (P5).
@@ -327,9 +324,7 @@ class Dispatcher:
             live.world, effect, live.run, started.idempotency_key, started.attempt, blocking=effect.probe_blocking
         )
         with live.act_scope() as scope:
-            live.world.observe(
-                "effect.asked", run=live.run, step=self.step, effect=started.effect_key, kind=effect.kind
-            )
+            self._point("effect.asked", started.effect_key, effect.kind, started.attempt)
             verdict = await ask(live.world, effect, bound.fresh(), call)
             early = decided.counts_from_ms is not None and asked_ms < decided.counts_from_ms
             self._verdict(started, verdict, early=early)

@@ -10,7 +10,7 @@ import os
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal, TypeVar, overload
 
@@ -27,6 +27,7 @@ from agentplane.core.errors import (
     NotApplicable,
     Paused,
     SkillFault,
+    StoreFailed,
 )
 from agentplane.core.records import Actor
 from agentplane.engine import acts, guard
@@ -214,7 +215,9 @@ class Plane:
     def close_admission(self) -> None:
         """Refuse new work from now on (resumes of work that this plane owns go on)."""
         self.draining = True
-        self.store.lock.state("draining")
+        # The note is for whoever looks at the lock; a disk that does not take it is no reason not to drain.
+        with suppress(StoreFailed):
+            self.store.lock.state("draining")
 
     async def drain(self, grace_s: float = bounds.DRAIN_S, *, park: bool = False) -> list[str]:
         """Close admission and wait for the runs, at most ``grace_s``; the runs that were cut, by name.

@@ -80,7 +80,10 @@ class Appliance:
         self._stream.go(numbers)
 
     def wait_dead(self) -> None:
+        """Reap it; may be called twice."""
         self._child.wait()
+        if self.dead_us:
+            return
         self.dead_us = now_us()
         self._stream.close()
         self._log.close()

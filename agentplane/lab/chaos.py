@@ -16,9 +16,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -35,7 +34,7 @@ from agentplane.lab.appliance_process import Appliance, now_us
 from agentplane.lab.books import STATUS, Evidence, audit, judge, series_of
 from agentplane.lab.counterexample import Control, run_control
 from agentplane.lab.desk import Desk
-from agentplane.lab.pipe import Point
+from agentplane.lab.incarnation import Incarnation
 from agentplane.lab.provider import audit as provider_audit
 from agentplane.lab.provider_process import Provider
 from agentplane.lab.report import Result, as_json, as_table, progress, reasons
@@ -46,10 +45,9 @@ from agentplane.lab.windows import AtKill, Kill, at_kill, attribute
 KILLS = 12
 SECONDS = 55.0
 SECONDS_A_KILL = 3.4
-AIM_S = 6.0
-ARMED_S = 1.0
-READY_S = 20.0
 SETTLED_S = 60.0
+OPEN_TICKETS = 2
+"""Tickets in hand at a time: the last kill has to find one."""
 APP = Path(__file__).with_name("app")
 
 
@@ -81,9 +79,9 @@ class Chaos:
         self.kills = 0
         self.began = time.monotonic()
         self.missed: list[str] = []
+        self.let_in = 0
 
-    # --- the whole
-    # ---------------------------------------------------------------------------------------------------
+    # --- the whole ---
 
     def run(self) -> Result:
         """Prepare, kill, settle, audit. Raises AgentplaneError when the lab itself cannot go on."""
@@ -93,17 +91,13 @@ class Chaos:
             desk = Desk(self.plane / "run" / "control.sock", provider.db)
             stack.callback(desk.stop)
             desk.start()
-            for target in targets(self.seed, self.kills_wanted):
-                if time.monotonic() > self.deadline or desk.done:
-                    break
-                self._one(target, provider, desk)
+            self._kill_all(list(targets(self.seed, self.kills_wanted)), provider, desk)
             self._finish(desk, provider)
             provider.clear()
             displaced = self._displaced(provider)
             control_book = self.directory / "control.db"
             with Provider(control_book) as other:
                 control = run_control(other)
-            (self.directory / "missed.txt").write_text("\n".join(self.missed), encoding="utf-8")
             return self._result(desk, provider, displaced, control)
 
     def _prepare(self, provider: Provider) -> None:
@@ -126,75 +120,54 @@ class Chaos:
         provider.rule(method="POST", path="/refunds", order=unlucky[2].order, times=1, reset="before")
         provider.rule(method="POST", path="/refunds", order=unlucky[3].order, times=1, retry_after_s=1)
 
-    # --- one incarnation
-    # ---------------------------------------------------------------------------------------------
+    # --- one incarnation ---
 
-    def _one(self, target: Target, provider: Provider, desk: Desk) -> None:
-        """Start the appliance, let it work until the aim is hit (or missed for AIM_S), kill it, note what
-        stood."""
-        share = (self.kills + 1) / max(1, self.kills_wanted)
-        desk.allow(min(len(TICKETS), 3 + round(share * len(TICKETS))))
-        aiming = Aiming(target, self.memory)
-        hit = threading.Event()
-        box: list[Appliance] = []
+    def _kill_all(self, wanted: list[Target], provider: Provider, desk: Desk) -> None:
+        """Carry the targets out, a life of the appliance each; a missed one is tried again later, without skipping."""
+        waiting = deque(wanted)
+        while self._goes_on(waiting, desk):
+            self._let_in(desk, OPEN_TICKETS + (len(TICKETS) - OPEN_TICKETS) * self.kills // self.kills_wanted)
+            life = Incarnation(
+                self.plane,
+                self.directory / "appliance.log",
+                provider,
+                run_of=lambda order: self._run_of(order, desk),
+                more=lambda: self._let_in(desk, self.let_in + 1),
+                source=self.source,
+            )
+            hit: Aiming | None = None
+            try:
+                while self._goes_on(waiting, desk):
+                    target = waiting.popleft()
+                    hit = life.aim(target, self.memory)
+                    if hit is not None:
+                        break
+                    if not life.appliance.alive:
+                        raise self._fallen()
+                    self.missed.append(f"{target.aim.value}, skip {target.skip}")
+                    if len(self.missed) <= self.kills_wanted:
+                        waiting.append(Target(target.aim, 0))
+            finally:
+                life.appliance.kill()
+                life.appliance.wait_dead()
+            self.kills += 1
+            if hit is not None:
+                self._note(life.appliance, hit)
+            self._tell(desk)
 
-        def on_point(point: Point) -> tuple[int, ...]:
-            move = aiming.on_point(point)
-            if move.kill and box:
-                box[0].kill()
-                hit.set()
-            return move.go
+    def _goes_on(self, waiting: deque[Target], desk: Desk) -> bool:
+        return bool(waiting) and not desk.done and time.monotonic() < self.deadline
 
-        appliance = Appliance(self.plane, self.directory / "appliance.log", on_point, source=self.source)
-        box.append(appliance)
-        gate, rule = target.aim.at_gate, None
-        name = f"gate-{self.kills}-{len(self.missed)}"
-        if gate is not None:
-            rule = provider.rule(method="POST", times=1, skip=target.skip, **{gate: name})
-        try:
-            self._aim(appliance, aiming, hit, desk, provider, name if gate is not None else None)
-        finally:
-            fell = not appliance.alive and not hit.is_set()
-            appliance.kill()
-            appliance.wait_dead()
-            state = self._state(aiming.hit)
-            if rule is not None:
-                provider.clear(rule)
-                provider.release(name)
-        if fell:
-            raise self._fallen()
-        self.kills += 1
-        if aiming.hit is not None and state is not None:
-            kill = appliance.killed(now_us(), queued=aiming.queued)
-            self.notes.append(KillNote(target.aim.value, aiming.hit, kill, state))
-        else:
-            self.missed.append(f"{target.aim.value}, skip {target.skip}")
-        self._tell(desk)
+    def _note(self, appliance: Appliance, hit: Aiming) -> None:
+        """What the store shows of the run that was hit, between its death and the next start."""
+        state = self._state(hit.hit)
+        if state is not None and hit.hit is not None:
+            kill = appliance.killed(now_us(), queued=hit.queued)
+            self.notes.append(KillNote(hit.target.aim.value, hit.hit, kill, state))
 
-    def _aim(
-        self,
-        appliance: Appliance,
-        aiming: Aiming,
-        hit: threading.Event,
-        desk: Desk,
-        provider: Provider,
-        gate: str | None,
-    ) -> None:
-        until = time.monotonic() + AIM_S
-        armed_since: float | None = None
-        while not hit.is_set() and time.monotonic() < until and appliance.alive:
-            if gate is not None:
-                held = provider.held(gate, wait_ms=200)
-                if held and aiming.at_gate(self._run_of(str(held[0]["order"]), desk)).kill:
-                    appliance.kill()
-                    hit.set()
-            else:
-                hit.wait(0.05)
-            armed_since = (armed_since or time.monotonic()) if aiming.armed else None
-            if armed_since is not None and time.monotonic() - armed_since > ARMED_S:
-                appliance.go(aiming.give_up().go)
-            if desk.done:
-                return
+    def _let_in(self, desk: Desk, tickets: int) -> None:
+        self.let_in = max(self.let_in, tickets)
+        desk.allow(self.let_in)
 
     def _fallen(self) -> AgentplaneError:
         """The appliance ended by itself: that is nobody's kill, and the lab cannot go on."""
@@ -238,8 +211,7 @@ class Chaos:
         finally:
             readers.close()
 
-    # --- the end
-    # -----------------------------------------------------------------------------------------------------
+    # --- the end ---
 
     def _finish(self, desk: Desk, provider: Provider) -> None:
         """Let everything settle under an appliance that nobody kills, then drain it."""
@@ -282,20 +254,7 @@ class Chaos:
         tickets = {each.order for each in TICKETS}
         refunds = [row for row in effects if row.path == "/refunds" and row.order in tickets]
         found = replace(found, refunds=len(refunds))
-        windows: Counter[str] = Counter()
-        halves: Counter[str] = Counter()
-        for note in self.notes:
-            key = note.state.key
-            given = attribute(
-                note.kill,
-                note.state,
-                [one.at_us for one in arrivals if one.key == key],
-                [one.at_us for one in effects if one.key == key],
-            )
-            if given.window is not None:
-                windows[given.window] += 1
-            if given.half is not None:
-                halves[given.half] += 1
+        windows, halves = self._attributed(arrivals, effects)
         evidence = Evidence(
             found, len(TICKETS), len(settled), windows, halves, displaced, control.refunds_twice,
             unanswered=sorted(desk.quarantined - {desk.runs[each.ticket] for each in settled}),
@@ -306,6 +265,28 @@ class Chaos:
             refunded_minor=sum(row.amount_minor or 0 for row in refunds),
             aimed=Counter(note.aim for note in self.notes),
         )  # fmt: skip
+
+    def _attributed(
+        self, arrivals: list[provider_audit.Arrival], effects: list[provider_audit.Effect]
+    ) -> tuple[Counter[str], Counter[str]]:
+        """How many kills fell into each window, and each half of W4; the reason of each stands in ``kills.txt``."""
+        windows: Counter[str] = Counter()
+        halves: Counter[str] = Counter()
+        said = []
+        for note in self.notes:
+            key = note.state.key
+            given = attribute(
+                note.kill,
+                note.state,
+                [one.at_us for one in arrivals if one.key == key],
+                [one.at_us for one in effects if one.key == key],
+            )
+            windows.update([given.window] if given.window is not None else [])
+            halves.update([given.half] if given.half is not None else [])
+            said.append(f"{note.run} aimed {note.aim}, hit {given.window or 'none'}: {given.reason}")
+        said += [f"missed {aim}" for aim in self.missed]
+        (self.directory / "kills.txt").write_text("\n".join(said) + "\n", encoding="utf-8")
+        return windows, halves
 
     def _records(self) -> Iterator[Record]:
         for store in [self.store, *sorted((self.directory / "scenes").glob("*.db"))]:
@@ -378,7 +359,7 @@ def demo(args: argparse.Namespace) -> int:
     finally:
         if keep is not None and directory.exists():
             keep.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copytree(directory, keep, dirs_exist_ok=True)
+            shutil.copytree(directory, keep, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.sock"))
             print(f"kept in {keep}", file=sys.stderr)
         shutil.rmtree(directory, ignore_errors=True)
 

@@ -22,15 +22,19 @@ SABOTAGES: Final[dict[str, tuple[Mutation, ...]]] = {
         ("engine/dispatch.py", "            await self._announce(spot, members, effect.kind)\n", ""),
         (
             "engine/dispatch.py",
-            "        await self._record(members, kind, outcome, blobs,",
-            "        await self._announce(Spot(self.step, self.phase, 0), members, effect.kind)\n"
-            "        await self._record(members, kind, outcome, blobs,",
+            "        await self._record(members, kind, outcome, blobs)\n",
+            "        await self._announce(None, members, effect.kind)\n"
+            "        await self._record(members, kind, outcome, blobs)\n",
         ),
     ),
     # A new idempotency key for every attempt.
     "key-per-attempt": (
         ("engine/dispatch.py", "series.idempotency_key() if series is not None else None", "None"),
-        ("engine/dispatch.py", "bound.args, generation)", "bound.args, generation + attempt - 1)"),
+        (
+            "engine/dispatch.py",
+            "spot.ordinal, effect.kind, bound.args, generation\n",
+            "spot.ordinal, effect.kind, bound.args, generation + attempt - 1\n",
+        ),
     ),
     # An announcement without an outcome is taken for one that did not happen.
     "doubt-is-failure": (
@@ -41,13 +45,14 @@ SABOTAGES: Final[dict[str, tuple[Mutation, ...]]] = {
         ),
         (
             "engine/dispatch.py",
-            '"disposition": Disposition.IN_DOUBT, "lost_epoch"',
-            '"disposition": Disposition.DID_NOT_HAPPEN, "lost_epoch"',
+            '"disposition": Disposition.IN_DOUBT,\n',
+            '"disposition": Disposition.DID_NOT_HAPPEN,\n',
         ),
     ),
     # A writer that was displaced is not told so.
     "forget-epoch": (
-        ("journal/appends.py", "if number(lease[0]) != epoch:", "if False:"),
+        ("journal/appends.py", "    if at_epoch != epoch:\n", "    if False:\n"),
+        ("journal/appends.py", "    if lease[2] is None:\n", "    if False:\n"),
         (
             "journal/appends.py",
             "    if at != head:\n",

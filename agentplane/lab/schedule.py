@@ -120,11 +120,13 @@ class Aiming:
             return Move(go=(point.number,))
         return self._kill(point.run)
 
-    def at_gate(self, run: str | None) -> Move:
+    def at_gate(self, run: str | None, *, fresh: bool = True) -> Move:
         """The provider holds a request of this run at the aim's gate: the kill, unless the run was hit
         often."""
         if self.hit is not None or self.target.aim.at_gate is None or not self._may_hit(run):
             return Move()
+        if self.target.aim is Aim.W3 and not fresh:
+            return Move()  # its key has arrived before, so what stands there is not the first request's arrival
         return self._kill(run)
 
     def give_up(self) -> Move:
@@ -157,7 +159,9 @@ class Aiming:
         if path_of(point.kind) is None:
             return False
         if aim is Aim.W2:
-            return point.at in ("effect.announced", "effect.acting")
+            # A later attempt's key has arrived before: its announcement is not one that nothing is known of.
+            first = point.fields.get("attempt", 1) == 1
+            return first and point.at in ("effect.announced", "effect.acting")
         return aim in (Aim.W4_ANSWERED, Aim.W4_QUEUED) and point.at == "effect.acted"
 
     def _may_hit(self, run: str | None) -> bool:
