@@ -1,6 +1,7 @@
 """The operator's code, checked and imported before anything is served.
 
-Owns the refusal of code that others may write and of effects whose secrets are missing. Refuses to open a store. Invariant: what it
+Owns the refusal of code that others may write and of effects whose secrets are missing. Refuses to open a store.
+Invariant: what it
 returns was writable by nobody but root and the plane's own uid, unless the operator said otherwise.
 """
 
@@ -26,6 +27,7 @@ def prepare(located: Located) -> Loaded:
         missing = secrets.missing(effect.secrets)
         if missing:
             raise errors.Settings(
-                f"{effect.where}: the effect {effect.kind} needs the secret {missing[0]}, which is not in {located.path('secrets')}."
+                f"{effect.where}: the effect {effect.kind} needs the secret {missing[0]}, "
+                f"which is not in {located.path('secrets')}."
             )
     return loaded

@@ -1,21 +1,21 @@
 """The appliance as the operations see it.
 
-Owns ``status``, ``drain`` and ``reload`` of a serving process. Refuses nothing of its own. Invariant: what it says of runs comes
+Owns ``status``, ``drain`` and ``reload`` of a serving process. Refuses nothing of its own. Invariant: what it says
+of runs comes
 from committed rows, what it says of the process from memory.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from typing import Any
 
-import trio
-
-import agentplane
 from agentplane.appliance.drain import Drain
 from agentplane.appliance.settings import Located
 from agentplane.core import errors
+from agentplane.core.build import __version__
 from agentplane.core.instants import to_text
 from agentplane.engine.plane import Plane
 from agentplane.journal import lists
@@ -23,6 +23,8 @@ from agentplane.journal.room import Room
 from agentplane.journal.tx import Tx
 from agentplane.surface.access import TokenFile
 
+SHOWN_MAX = 100
+"""Runs named in one answer; the number of them is beside it."""
 LIVE_AGE_S = 10.0
 """A unit in hand for longer than this: the writer makes no progress."""
 
@@ -50,16 +52,34 @@ class ApplianceHost:
         ready = not plane.draining and plane.state.held is None and plane.state.paused is None
         ready = ready and plane.store.room.state is Room.ENOUGH
         return {
-            "name": self._located.plane.name, "environment": self._located.plane.environment, "state": self._state(),
-            "build": agentplane.__version__, "pid": os.getpid(), "started": to_text(plane.started_ms),
-            "store": str(plane.store.path), "incarnation": plane.world.incarnation, "operator": self.operator_url,
-            "live": age_s < LIVE_AGE_S, "ready": ready, "running": len(plane.runs.live), "runs": counts,
-            "parked": len(plane.runs.parked), "held": plane.state.held, "paused": plane.state.paused, "clock": plane.clock.why,
-            "held_out": {run: error.message for run, error in sorted(plane.runs.held_out.items())},
-            "waiting_for_capability": plane.recovery.last.left, "disk_free": plane.store.room.free,
-            "disk": plane.store.room.state.name.lower(), "writer_age_s": round(age_s, 3), "commits": plane.writer.commits,
-            "capabilities": sorted(plane.runs.skills), "tokens_fault": self.tokens.fault if self.tokens is not None else None,
-        }  # fmt: skip
+            "name": self._located.plane.name,
+            "environment": self._located.plane.environment,
+            "state": self._state(),
+            "build": __version__,
+            "pid": os.getpid(),
+            "started": to_text(plane.started_ms),
+            "store": str(plane.store.path),
+            "incarnation": plane.world.incarnation,
+            "operator": self.operator_url,
+            "live": age_s < LIVE_AGE_S,
+            "ready": ready,
+            "running": len(plane.runs.live),
+            "runs": counts,
+            "parked": len(plane.runs.parked),
+            "held": plane.state.held,
+            "paused": plane.state.paused,
+            "clock": plane.clock.why,
+            "held_out": {run: error.message for run, error in sorted(plane.runs.held_out.items())[:SHOWN_MAX]},
+            "held_out_count": len(plane.runs.held_out),
+            "waiting_for_capability": plane.recovery.last.left[:SHOWN_MAX],
+            "waiting_for_capability_count": len(plane.recovery.last.left),
+            "disk_free": plane.store.room.free,
+            "disk": plane.store.room.state.name.lower(),
+            "writer_age_s": round(age_s, 3),
+            "commits": plane.writer.commits,
+            "capabilities": sorted(plane.runs.skills),
+            "tokens_fault": self.tokens.fault if self.tokens is not None else None,
+        }
 
     def _state(self) -> str:
         if self._plane.draining:
@@ -73,15 +93,20 @@ class ApplianceHost:
         if grace_s is not None and not 0 <= grace_s <= 3600:
             raise errors.InvalidRequest("A grace is between 0 and 3600 seconds.")
         running = sorted(self._plane.runs.live)
-        # The answer first: the socket it goes out on is closed by what it asks for.
-        trio.lowlevel.spawn_system_task(self._begin, now, grace_s)
-        return {"draining": True, "already_draining": already, "running": running}
-
-    async def _begin(self, now: bool, grace_s: float | None) -> None:
+        # The answer is sent all the same: what closes the door it goes out of waits for it.
         if now:
             self._drain.end_now()
         else:
             self._drain.begin(grace_s)
+        return {
+            "draining": True,
+            "already_draining": already,
+            "pid": os.getpid(),
+            "running": running[:SHOWN_MAX],
+            "running_count": len(running),
+            "mode": self._located.plane.drain_mode,
+            "grace_left_s": round(max(0.0, self._drain.left_s()), 1),
+        }
 
     async def reload(self) -> dict[str, Any]:
         """Read the token file again, whole or not at all. Raises Settings when it cannot be read."""
@@ -94,7 +119,5 @@ class ApplianceHost:
     def hang_up(self) -> None:
         """SIGHUP: a reload whose fault is said in ``status`` and keeps the last good file."""
         if self.tokens is not None:
-            try:
+            with contextlib.suppress(errors.Settings):
                 self.tokens.reload()
-            except errors.Settings as error:
-                self.tokens.fault = error.message

@@ -58,9 +58,7 @@ REFUSING_MAX: Final = 64
 """Connections over the limit that are being told so; beyond these they are just closed."""
 CUT_S: Final = 1.0
 """How long requests that were cut may take to end before ``close`` goes on without them."""
-REFUSAL: Final = (
-    b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
-)
+REFUSAL: Final = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 GOAWAY_SOON: Final = b"\x00\x00\x08\x07\x00\x00\x00\x00\x00\x7f\xff\xff\xff\x00\x00\x00\x00"
 """RFC 9113, 6.8, the first of two GOAWAY frames: begin no more streams; every one that is begun is served."""
 

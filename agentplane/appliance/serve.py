@@ -1,37 +1,52 @@
 """Serving a plane: the only place that opens listeners.
 
-Owns the order of a start (settings, code, store, sockets) and of an end (drain, listeners, control, journal). Refuses code that
-others may write and effects whose secrets are missing. Invariant: the control socket is there while the plane is, and answers
+Owns the order of a start (settings, code, store, sockets) and of an end (drain, listeners, control, journal).
+Refuses code that
+others may write and effects whose secrets are missing. Invariant: the control socket is there while the plane is,
+and answers
 until the last run has ended.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
 import sys
+import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Final
 
 import msgspec
 import trio
 
-import agentplane
 from agentplane.appliance import listeners, sockets, systemd
 from agentplane.appliance.code import prepare
 from agentplane.appliance.drain import Drain, Stopped
 from agentplane.appliance.host import ApplianceHost
-from agentplane.appliance.settings import Located
+from agentplane.appliance.settings import Located, PlaneSettings, public_host
 from agentplane.appliance.signals import Signals
 from agentplane.appliance.stderr import StderrWriter
 from agentplane.appliance.systemd import Notifier
 from agentplane.authoring.loading import Loaded
 from agentplane.core import errors
+from agentplane.core.build import __version__
 from agentplane.core.errors import EXIT_OPERATIONAL, EXIT_PARTIAL, EXIT_YES, AgentplaneError
 from agentplane.engine.observer import Observe, silent
 from agentplane.engine.plane import Plane, wall_ms
+from agentplane.journal.units import Unit
 from agentplane.surface.access import Access, TokenFile
 from agentplane.surface.app import control_identity, make_app, token_identity
+
+LATE_S: Final = 8.0
+"""What an end takes at most behind the grace: listeners, riders, control, journal, last words."""
+FLUSH_AT_ONCE_S: Final = 0.3
+LAST_WORDS_S: Final = 0.3
+"""With the flush under the second that a second signal may take."""
+NAMED_MAX: Final = 200
+"""Runs named at the end, a line each: the writer of standard error holds a bounded number of lines."""
 
 
 class Process(msgspec.Struct, frozen=True):
@@ -44,42 +59,111 @@ class Process(msgspec.Struct, frozen=True):
     signals: Signals
     notifier: Notifier
     given: list[systemd.Given]
+    leaving: Leaving
 
 
 def serve(located: Located, *, observe: Observe = silent) -> int:
-    """Serve until a signal or `drain`, then leave the process: 0 when nothing was cut, 5 when something was, 4 when the store
-    failed. What the supervisor passed (LISTEN_*, NOTIFY_SOCKET) has left the environment before any code of the operator runs.
+    """Serve until a signal or `drain`, then leave the process: 0 when nothing was cut, 5 when something was, 4 when
+    the store
+    failed. What the supervisor passed (LISTEN_*, NOTIFY_SOCKET) has left the environment before any code of the
+    operator runs.
     """
+    writer = StderrWriter()
+    leaving = Leaving(writer)
+    signals = Signals(on_second=leaving.at_once, patience_s=leaving.patience_s)
+    # Before the operator's code is imported, which may take long: a signal that arrives meanwhile is a drain that
+    # follows.
+    signals.install()
     given, notifier = systemd.given(os.environ, os.getpid()), Notifier.of(os.environ)
     loaded = prepare(located)
-    writer = StderrWriter()
-    writer.start()
-    signals = Signals(on_second=lambda: _leave(writer, EXIT_PARTIAL))
-    signals.install()
+    # What skills and libraries print goes the same way, so that who does not read it holds up no loop.
+    writer.start(take_over=True)
     try:
-        stopped = trio.run(_serve, Process(located, loaded, observe, writer, signals, notifier, given))
+        stopped = trio.run(_serve, Process(located, loaded, observe, writer, signals, notifier, given, leaving))
         status = EXIT_PARTIAL if stopped.cut else EXIT_YES
         _tell_end(writer, stopped)
-    except* AgentplaneError as group:
-        error = _first(group)
-        writer.line(f"agentplane: {error.message} {error.row.next}")
-        status = error.row.exit or EXIT_OPERATIONAL
-    _leave(writer, status)
+    except BaseException as error:
+        status = _tell_fault(writer, error)
+    leave(writer, status)
     return status
 
 
-def _first(group: BaseExceptionGroup[AgentplaneError]) -> AgentplaneError:
-    found: BaseException = group
-    while isinstance(found, BaseExceptionGroup):
-        found = found.exceptions[0]
-    return found if isinstance(found, AgentplaneError) else AgentplaneError(str(found))
+class Leaving:
+    """What is left to be said and flushed when the process is told to leave at once. Used from other threads than
+    the loop's."""
+
+    def __init__(self, writer: StderrWriter) -> None:
+        self._writer = writer
+        self._drain: Drain | None = None
+        self._plane: Plane | None = None
+        self._grace_s = 0.0
+
+    def serving(self, plane: Plane, drain: Drain) -> None:
+        self._plane, self._drain, self._grace_s = plane, drain, drain.grace_s
+
+    def patience_s(self) -> float:
+        """How long after the first signal the process leaves by itself, when its loop is stuck: the grace, and what
+        an end takes."""
+        drain = self._drain
+        return (
+            self._grace_s if drain is None or not drain.begun.is_set() else max(0.0, drain.left_on_clock_s())
+        ) + LATE_S
+
+    def at_once(self) -> None:
+        """The second signal: what is cut is named, what is queued is flushed, and nothing is waited for."""
+        cut = {} if self._drain is None else self._drain.standing()
+        _tell_cut(self._writer, cut)
+        if self._plane is not None:
+            flush(self._plane)
+        leave(self._writer, EXIT_PARTIAL if cut else EXIT_YES)
 
 
-def _leave(writer: StderrWriter, status: int) -> None:
+def flush(plane: Plane) -> None:
+    """Wait until what was queued before is committed, for a moment. From any thread, and whatever the loop does."""
+    reached = threading.Event()
+    before = plane.writer.commits
+    plane.writer.submit(Unit(lambda tx: reached.set(), lambda value, error: None))
+    until = time.monotonic() + FLUSH_AT_ONCE_S
+    if reached.wait(FLUSH_AT_ONCE_S):
+        while plane.writer.commits == before and time.monotonic() < until:
+            time.sleep(0.005)
+
+
+def leave(writer: StderrWriter, status: int) -> None:
     """Threads are not waited for: what they still do is recorded by nobody (architecture, Threads)."""
-    writer.close(timeout_s=0.5)
-    sys.stdout.flush()
+    writer.close(timeout_s=LAST_WORDS_S)
+    # A pipe that nobody reads would hold the flush, and so the end, for ever.
+    last = threading.Thread(target=_flush_stdout, daemon=True)
+    last.start()
+    last.join(LAST_WORDS_S)
     os._exit(status)
+
+
+def _flush_stdout() -> None:
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        sys.stdout.flush()
+
+
+def _tell_fault(writer: StderrWriter, error: BaseException) -> int:
+    """Why it ended, in one sentence; a defect of ours by its type and place. The exit status."""
+    known = _first(error)
+    if isinstance(known, AgentplaneError):
+        writer.line(f"agentplane: {known.message} {known.row.next}")
+        return known.row.exit or EXIT_OPERATIONAL
+    _fault_log(writer)(known)
+    writer.line(
+        f"agentplane: the plane met a defect of its own ({type(known).__name__}) and stopped; "
+        "start it again, recovery continues."
+    )
+    return EXIT_OPERATIONAL
+
+
+def _first(error: BaseException) -> BaseException:
+    """Of a group, the first error that is one of the table, else the first."""
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    found = [_first(one) for one in error.exceptions]
+    return next((one for one in found if isinstance(one, AgentplaneError)), found[0])
 
 
 async def _serve(process: Process) -> Stopped:
@@ -87,12 +171,23 @@ async def _serve(process: Process) -> Stopped:
     said = located.plane
     socket_path = located.path("socket")
     async with Plane.open(
-        located.path("store"), skills=process.loaded.skills, tenant=said.tenant, settings=said.settings,
-        secrets=located.path("secrets"), observe=process.observe, state="serving", socket=str(socket_path), guard_steps=True,
-        lease_ttl_s=said.lease_ttl_secs, max_running=said.max_running, currency=said.currency,
-    ) as plane:  # fmt: skip
+        located.path("store"),
+        skills=process.loaded.skills,
+        tenant=said.tenant,
+        settings=said.settings,
+        secrets=located.path("secrets"),
+        observe=process.observe,
+        state="serving",
+        socket=str(socket_path),
+        guard_steps=True,
+        lease_ttl_s=said.lease_ttl_secs,
+        max_running=said.max_running,
+        currency=said.currency,
+    ) as plane:
+        plane.max_admitted = said.max_admitted
         drain = Drain(plane, located, writer)
         host = ApplianceHost(plane, located, drain)
+        process.leaving.serving(plane, drain)
         drain.control = _control(process, host)
         operator = _operator(process, host)
         async with trio.open_nursery() as nursery:
@@ -113,7 +208,9 @@ async def _serve(process: Process) -> Stopped:
 def _control(process: Process, host: ApplianceHost) -> listeners.Server:
     """The control socket: never inherited, and there while the plane is."""
     said = process.located.plane
-    sock = sockets.bind(sockets.Unix(process.located.path("socket"), group=said.socket_group))
+    group = said.socket_group
+    named = int(group) if group is not None and group.isascii() and group.isdigit() else group
+    sock = sockets.bind(sockets.Unix(process.located.path("socket"), group=named))
     app = make_app(host, control_identity(Access(said.access, os.getuid())), _access_log(process.writer), "control")
     return listeners.Server(
         app, sock, name="control", unix=True, linger_ms=said.drain_linger_ms, fault=_fault_log(process.writer)
@@ -128,22 +225,51 @@ def _operator(process: Process, host: ApplianceHost) -> listeners.Server | None:
     endpoint = sockets.parse_address(said.operator_addr, tls_cert=cert, tls_key=key, given=process.given)
     if not endpoint.loopback and not (said.tls_cert or (said.behind_proxy and said.public_url)):
         raise errors.Settings(
-            f"operator_addr {said.operator_addr} is reachable from outside: give tls_cert and tls_key, or behind_proxy and "
-            "public_url."
+            f"operator_addr {said.operator_addr} is reachable from outside: "
+            "give tls_cert and tls_key, or behind_proxy and public_url."
         )
     sock = sockets.bind(endpoint)
     tokens = host.tokens = TokenFile(process.located.path("tokens"))
     tokens.reload()
-    port = sock.getsockname()[1]
-    names = {f"{name}:{port}" for name in (endpoint.host, "localhost", "127.0.0.1", *said.operator_names)} | set(said.operator_names)
-    host.operator_url = f"{'https' if said.tls_cert else 'http'}://{endpoint.host}:{port}"
-    identify = token_identity(
-        Access(said.access, os.getuid()), tokens, wall_ms, frozenset(name.lower() for name in names)
-    )
+    names = operator_names(said, endpoint.host, sock)
+    host.operator_url = _shown(said, endpoint.host, sock)
+    identify = token_identity(Access(said.access, os.getuid()), tokens, wall_ms, names, proxies=said.behind_proxy)
     return listeners.Server(
-        make_app(host, identify, _access_log(process.writer), "operator"), sock, name="operator", unix=False,
-        inherited=endpoint.inherited, linger_ms=said.drain_linger_ms, tls=endpoint.tls, fault=_fault_log(process.writer),
-    )  # fmt: skip
+        make_app(host, identify, _access_log(process.writer), "operator"),
+        sock,
+        name="operator",
+        unix=False,
+        inherited=endpoint.inherited,
+        linger_ms=said.drain_linger_ms,
+        tls=endpoint.tls,
+        fault=_fault_log(process.writer),
+    )
+
+
+def operator_names(said: PlaneSettings, host: str, sock: socket.socket) -> frozenset[str]:
+    """Every Host by which a request may name this listener, in lower case."""
+    found = set(said.operator_names)
+    if said.public_url is not None:
+        found.add(public_host(said.public_url) or "")
+    if sock.family != socket.AF_UNIX:
+        port = sock.getsockname()[1]
+        hosts = {_bracketed(host), "localhost", "127.0.0.1"}
+        found |= {f"{name}:{port}" for name in hosts}
+        if port == (443 if said.tls_cert else 80):
+            # A client leaves the port out of Host where it is the scheme's own.
+            found |= hosts
+    return frozenset(name.lower() for name in found if name)
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _shown(said: PlaneSettings, host: str, sock: socket.socket) -> str:
+    """Where the listener is, as a client on this node would say it."""
+    if sock.family == socket.AF_UNIX:
+        return f"unix:{sock.getsockname()}"
+    return f"{'https' if said.tls_cert else 'http'}://{_bracketed(host)}:{sock.getsockname()[1]}"
 
 
 def _access_log(writer: StderrWriter) -> Callable[[dict[str, object]], None]:
@@ -171,7 +297,7 @@ def _four_lines(process: Process, plane: Plane) -> None:
     skills = ", ".join(sorted(skill.name for skill in process.loaded.skills)) or "no skill"
     state = f", held: {plane.state.held}" if plane.state.held else ", paused" if plane.state.paused else ""
     store = process.located.path("store")
-    writer.line(f"agentplane {agentplane.__version__}: {said.name} ({said.environment}), store {store}{state}; {skills}")
+    writer.line(f"agentplane {__version__}: {said.name} ({said.environment}), store {store}{state}; {skills}")
     if said.operator_addr:
         writer.line(f"operator listener {said.operator_addr}, sign in with a token")
     else:
@@ -180,8 +306,16 @@ def _four_lines(process: Process, plane: Plane) -> None:
     writer.line(f"stop: SIGTERM, Ctrl-C or `agentplane drain`; pid {os.getpid()}")
 
 
-def _tell_end(writer: StderrWriter, stopped: Stopped) -> None:
-    for run, where in stopped.cut.items():
+def _tell_cut(writer: StderrWriter, cut: Mapping[str, str]) -> None:
+    for run, where in list(cut.items())[:NAMED_MAX]:
         writer.line(f"cut: {run} {where}; recovery will decide it")
+    if len(cut) > NAMED_MAX:
+        writer.line(f"cut: {len(cut) - NAMED_MAX} more")
+
+
+def _tell_end(writer: StderrWriter, stopped: Stopped) -> None:
+    _tell_cut(writer, stopped.cut)
+    for run in stopped.parked[:NAMED_MAX]:
+        writer.line(f"parked: {run}")
     parked = f"{len(stopped.parked)} parked" if stopped.parked else "none parked"
     writer.line(f"stopped: {parked}, {len(stopped.cut)} cut, after {stopped.seconds:.1f} s")

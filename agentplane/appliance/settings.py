@@ -1,22 +1,24 @@
 """What a plane is told: plane.toml, environment and flags.
 
-Owns the keys, their types and their order of belief (flag, environment, file, default). Refuses unknown keys and files that
+Owns the keys, their types and their order of belief (flag, environment, file, default). Refuses unknown keys and
+files that
 others may write. Invariant: every key of the file has a flag and an environment variable of the same name.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import stat
 import tomllib
+import urllib.parse
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from agentplane.core import bounds
-from agentplane.core import errors
+from agentplane.core import bounds, errors
 from agentplane.core.roles import ROLES
 
 FILE: Final = "plane.toml"
@@ -49,6 +51,7 @@ class PlaneSettings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, fr
     drain_linger_ms: int = bounds.DRAIN_LINGER_MS
     lease_ttl_secs: float = bounds.LEASE_TTL_S
     max_running: int = bounds.MAX_RUNNING
+    max_admitted: int = bounds.MAX_ADMITTED
     log_level: str = "info"
     trust_writable: bool = False
     settings: dict[str, Any] = {}
@@ -69,9 +72,10 @@ class Located(msgspec.Struct, frozen=True, kw_only=True):
 
 
 SCALARS: Final = tuple(
-    field.name for field in msgspec.structs.fields(PlaneSettings)
+    field.name
+    for field in msgspec.structs.fields(PlaneSettings)
     if field.name not in ("settings", "access", "people", "operator_names", "behind_proxy")
-)  # fmt: skip
+)
 
 
 def find(start: Path | None, environ: Mapping[str, str]) -> Path:
@@ -81,7 +85,8 @@ def find(start: Path | None, environ: Mapping[str, str]) -> Path:
         chosen = Path.cwd()
         if not (chosen / FILE).is_file():
             raise errors.Settings(
-                f"There is no {FILE} in {chosen}; name a plane with --plane DIR, or make one with `agentplane init DIR`."
+                f"There is no {FILE} in {chosen}; name a plane with --plane DIR, "
+                "or make one with `agentplane init DIR`."
             )
     if not (chosen / FILE).is_file():
         raise errors.Settings(f"There is no {FILE} in {chosen}; make one with `agentplane init {chosen}`.")
@@ -119,22 +124,58 @@ def load(directory: Path, flags: Mapping[str, Any] | None = None, environ: Mappi
 def _check(path: Path, plane: PlaneSettings) -> None:
     if plane.drain_mode not in ("finish", "park"):
         raise errors.Settings(f"{path}: drain_mode is finish or park, not {plane.drain_mode!r}.")
-    if plane.lease_ttl_secs < bounds.LEASE_TTL_MIN_S:
-        raise errors.Settings(f"{path}: lease_ttl_secs is at least {bounds.LEASE_TTL_MIN_S}.")
+    if not bounds.LEASE_TTL_MIN_S <= plane.lease_ttl_secs <= 86_400:
+        raise errors.Settings(f"{path}: lease_ttl_secs is between {bounds.LEASE_TTL_MIN_S} and 86400.")
+    if not 0 <= plane.drain_linger_ms <= 60_000:
+        raise errors.Settings(f"{path}: drain_linger_ms is between 0 and 60000.")
+    if not 1 <= plane.max_admitted <= 10_000_000:
+        raise errors.Settings(f"{path}: max_admitted is between 1 and 10000000.")
     if not 1 <= plane.max_running <= 100_000:
         raise errors.Settings(f"{path}: max_running is between 1 and 100000.")
     if not 0 <= plane.drain_secs <= 3600:
         raise errors.Settings(f"{path}: drain_secs is between 0 and 3600.")
     if (plane.tls_cert is None) != (plane.tls_key is None):
         raise errors.Settings(f"{path}: tls_cert and tls_key go together.")
+    _check_names(path, plane)
     for who, roles in (plane.access or {}).items():
         unknown = [role for role in roles if role not in ROLES]
         if unknown:
-            raise errors.Settings(f"{path}: [access] {who} has the unknown role {unknown[0]!r}; roles are {', '.join(ROLES)}.")
+            raise errors.Settings(
+                f"{path}: [access] {who} has the unknown role {unknown[0]!r}; roles are {', '.join(ROLES)}."
+            )
+
+
+def _check_names(path: Path, plane: PlaneSettings) -> None:
+    if not plane.name.strip() or len(plane.name) > bounds.NAME_CHARS_MAX or not plane.name.isprintable():
+        raise errors.Settings(f"{path}: name is 1 to {bounds.NAME_CHARS_MAX} printable characters.")
+    for network in plane.behind_proxy:
+        try:
+            ipaddress.ip_network(network)
+        except ValueError:
+            raise errors.Settings(
+                f"{path}: behind_proxy lists networks such as 10.0.0.0/8; {network!r} is none."
+            ) from None
+    if plane.public_url is not None:
+        if public_host(plane.public_url) is None:
+            raise errors.Settings(f"{path}: public_url is https://NAME[:PORT], not {plane.public_url!r}.")
+
+
+def public_host(url: str) -> str | None:
+    """The Host that requests for ``url`` carry; None for what is no URL of ours."""
+    try:
+        found = urllib.parse.urlsplit(url)
+        port = found.port
+    except ValueError:
+        return None
+    if found.scheme not in ("http", "https") or not found.hostname or found.username or found.query or found.fragment:
+        return None
+    name = f"[{found.hostname}]" if ":" in found.hostname else found.hostname
+    return name if port is None else f"{name}:{port}"
 
 
 def writable_by_others(paths: list[Path], uid: int) -> str | None:
-    """The first of ``paths`` that somebody beside root and ``uid`` may change, in a sentence; None when there is none."""
+    """The first of ``paths`` that somebody beside root and ``uid`` may change, in a sentence; None when there is
+    none."""
     for path in paths:
         try:
             found = path.stat()
@@ -149,7 +190,8 @@ def writable_by_others(paths: list[Path], uid: int) -> str | None:
 
 def code_paths(located: Located) -> list[Path]:
     """Everything that is code or decides about code: what nobody else may write."""
-    found = [located.directory / FILE]
+    # The directory itself: who may rename in it puts what they like in the place of everything below.
+    found = [located.directory, located.directory / FILE]
     for key in ("skills", "vendor"):
         directory = located.path(key)
         if directory.is_dir():

@@ -36,12 +36,19 @@ STOP: Final = b"\0"
 class Signals:
     """The signals of one process, PID 1 or not. ``on_second`` is called in a thread of its own and may end
     the process by itself; when it has not within ``leave_s`` seconds, the process leaves with status 5 (work
-    was cut).
+    was cut). ``patience_s``, asked at the first signal, says after how many seconds that happens by itself.
     """
 
-    def __init__(self, on_second: Callable[[], object], *, leave_s: float = bounds.FLUSH_MAX_S) -> None:
+    def __init__(
+        self,
+        on_second: Callable[[], object],
+        *,
+        leave_s: float = bounds.FLUSH_MAX_S,
+        patience_s: Callable[[], float] | None = None,
+    ) -> None:
         self._on_second = on_second
         self._leave_s = leave_s
+        self._patience_s = patience_s
         self._ends = 0
         self._hups = 0
         self._armed = False
@@ -123,6 +130,8 @@ class Signals:
                     self._ends += 1
                     if self._ends > 1:
                         self._leave()
+                    elif self._patience_s is not None:
+                        self._lose_patience(self._patience_s())
                 # For every other signal too: trio's own descriptor would have woken its loop, so that the
                 # handler runs.
                 self._wake()
@@ -136,6 +145,12 @@ class Signals:
 
     def _tell(self) -> None:
         self._news.set()
+
+    def _lose_patience(self, seconds: float) -> None:
+        """A loop that is stuck ends no grace of its own: then the first signal is acted on as a second one would be."""
+        timer = threading.Timer(seconds, self._leave)
+        timer.daemon = True
+        timer.start()
 
     def _leave(self) -> None:
         last = threading.Thread(target=self._on_second, name="leave", daemon=True)

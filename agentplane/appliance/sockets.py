@@ -130,9 +130,7 @@ def parse_address(
         raise errors.Settings(f"No socket named {rest!r} was passed to this process; the names are: {names}.")
     host, colon, port = text.rpartition(":")
     if not colon or not host or not (port.isascii() and port.isdigit()) or int(port[:6]) > 65535:
-        raise errors.Settings(
-            f"{text!r} is not an address: write HOST:PORT, [V6]:PORT, fd:N or systemd:NAME."
-        )
+        raise errors.Settings(f"{text!r} is not an address: write HOST:PORT, [V6]:PORT, fd:N or systemd:NAME.")
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     if ":" in bare and bare == host:
         raise errors.Settings(f"{text!r} is not an address: an IPv6 address stands in brackets.")
@@ -148,9 +146,7 @@ def tls_context(cert: str, key: str) -> ssl.SSLContext:
     context.set_alpn_protocols(["h2", "http/1.1"])
     for path in (cert, key):
         if not os.access(path, os.R_OK):
-            raise errors.Settings(
-                f"{path} cannot be read: it must exist and be readable by uid {os.geteuid()}."
-            )
+            raise errors.Settings(f"{path} cannot be read: it must exist and be readable by uid {os.geteuid()}.")
     try:
         # A password would be asked for at the terminal; a key for a service has none.
         context.load_cert_chain(cert, key, password=lambda: "")
@@ -226,18 +222,16 @@ def _make_directory(directory: Path, mode: int, gid: int) -> None:
     except FileExistsError:
         found = directory.stat()
         if not stat.S_ISDIR(found.st_mode):
-            raise errors.Settings(
-                f"{directory} is not a directory, and a socket was to be bound in it."
-            ) from None
+            raise errors.Settings(f"{directory} is not a directory, and a socket was to be bound in it.") from None
         if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not found.st_mode & stat.S_ISVTX:
-            raise errors.Settings(
-                f"{directory} is writable by group or others; `chmod go-w {directory}`."
-            ) from None
+            raise errors.Settings(f"{directory} is writable by group or others; `chmod go-w {directory}`.") from None
+        if gid != -1 and found.st_gid != gid and found.st_uid == os.geteuid():
+            if stat.S_IMODE(found.st_mode) & 0o011 == 0o010:
+                # It was made for a group, and not for this one: the socket in it would be out of its reach.
+                os.chown(directory, -1, gid)
         return
     except FileNotFoundError:
-        raise errors.Settings(
-            f"{directory.parent} does not exist, and a socket was to be bound below it."
-        ) from None
+        raise errors.Settings(f"{directory.parent} does not exist, and a socket was to be bound below it.") from None
     os.chown(directory, -1, gid)
     os.chmod(directory, mode)
 
@@ -277,9 +271,7 @@ def _remove_stale(path: Path) -> None:
         raise errors.Settings(f"{path} exists and is not a socket; move it away, or name another path.")
     holder = answers(path)
     if holder is not None:
-        raise errors.Settings(
-            f"The socket {path} is in use by {holder}; drain that one first, or name another path."
-        )
+        raise errors.Settings(f"The socket {path} is in use by {holder}; drain that one first, or name another path.")
     path.unlink(missing_ok=True)
 
 
@@ -375,9 +367,7 @@ def put_away(sock: socket.socket, *, inherited: bool) -> None:
 
 def peer_of(sock: socket.socket) -> Peer:
     """The credentials of a connected Unix socket's other end. Raises OSError when the kernel does not say."""
-    pid, uid, gid = struct.unpack(
-        "iII", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("iII"))
-    )
+    pid, uid, gid = struct.unpack("iII", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("iII")))
     try:
         packed = sock.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, GROUPS_BYTES_MAX)
     except OSError as error:

@@ -22,9 +22,7 @@ LINE_CHARS_MAX: Final = 16 * 1024
 """Longer lines are cut, so that what waits stays under LINES_MAX times this."""
 CLOSE_S: Final = 1.0
 # What a terminal would act on. Line breaks and tabs stay, for tracebacks.
-CONTROLS: Final = {
-    code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if code not in (0x09, 0x0A)
-}
+CONTROLS: Final = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if code not in (0x09, 0x0A)}
 
 
 class StderrWriter:

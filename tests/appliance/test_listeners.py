@@ -170,9 +170,7 @@ async def test_requests_that_came_one_behind_the_other_are_both_answered(tmp_pat
     gate = Gate()
     async with serving(make_app(gate), tmp_path) as plane:
         client = await plane.connect()
-        await client.stream.send_all(
-            b"GET /gate HTTP/1.1\r\nHost: plane\r\n\r\nGET / HTTP/1.1\r\nHost: plane\r\n\r\n"
-        )
+        await client.stream.send_all(b"GET /gate HTTP/1.1\r\nHost: plane\r\n\r\nGET / HTTP/1.1\r\nHost: plane\r\n\r\n")
         await gate.entered.wait()
         plane.nursery.start_soon(plane.close)
         gate.open.set()
@@ -286,9 +284,7 @@ async def test_an_inherited_socket_serves_the_next_process(tmp_path: Path) -> No
     assert parents.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) == 1
     # For a listening socket the kernel shows its backlog's length where acknowledgements stand otherwise.
     assert struct.unpack_from("I", parents.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104), 28)[0] == 77
-    process = subprocess.Popen(
-        [sys.executable, "-c", NEXT_PROCESS, str(parents.fileno())], pass_fds=[parents.fileno()]
-    )
+    process = subprocess.Popen([sys.executable, "-c", NEXT_PROCESS, str(parents.fileno())], pass_fds=[parents.fileno()])
     try:
         for client in [*between, Client(await trio.open_tcp_stream(*address))]:
             answer = await (client.answer() if client in between else client.get())
@@ -414,9 +410,7 @@ async def test_an_application_that_does_not_start_is_not_served(tmp_path: Path) 
     async def fails() -> None:
         raise LookupError("no ledger")
 
-    with pytest.RaisesGroup(
-        pytest.RaisesExc(errors.InvariantViolation, match="no ledger"), flatten_subgroups=True
-    ):
+    with pytest.RaisesGroup(pytest.RaisesExc(errors.InvariantViolation, match="no ledger"), flatten_subgroups=True):
         async with serving(app, tmp_path):
             pytest.fail("it was served")
 
@@ -451,9 +445,7 @@ async def test_an_upgrade_in_clear_text_is_not_taken_up(tmp_path: Path) -> None:
     """Neither by header nor by preface: HTTP/1.1 is answered as HTTP/1.1."""
     async with serving(make_app(), tmp_path) as plane:
         client = await plane.connect()
-        answer = await client.get(
-            "/", "Upgrade: h2c", "Connection: Upgrade, HTTP2-Settings", "HTTP2-Settings: "
-        )
+        answer = await client.get("/", "Upgrade: h2c", "Connection: Upgrade, HTTP2-Settings", "HTTP2-Settings: ")
         assert answer.status == 200
         preface = await plane.connect()
         await preface.stream.send_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")

@@ -121,9 +121,7 @@ def _bind_in(directory: Path) -> str:
     return refusal(Unix(directory / "run" / "control.sock")) + "\n" + refusal(Unix(directory / "s"))
 
 
-def test_a_directory_that_cannot_be_written_is_named(
-    open_dir: Path, as_other_uid: Callable[..., Any]
-) -> None:
+def test_a_directory_that_cannot_be_written_is_named(open_dir: Path, as_other_uid: Callable[..., Any]) -> None:
     """Neither the directory nor the socket can be made, and each sentence says what and as whom."""
     open_dir.chmod(0o555)
     first, second = as_other_uid(_bind_in, open_dir).splitlines()
@@ -224,9 +222,7 @@ def test_addresses_are_read(text: str, host: str, port: int) -> None:
     assert (found.host, found.port, found.loopback, found.inherited) == (host, port, True, False)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "8080", ":8080", "host:", "host:x", "host:65536", "::1:80", "a:" + "9" * 99]
-)
+@pytest.mark.parametrize("text", ["", "8080", ":8080", "host:", "host:x", "host:65536", "::1:80", "a:" + "9" * 99])
 def test_what_is_no_address_is_refused(text: str) -> None:
     """One sentence that says what an address looks like."""
     with pytest.raises(errors.Settings, match="is not an address"):

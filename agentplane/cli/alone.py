@@ -1,0 +1,114 @@
+"""The verbs that need no plane: making one, reading its settings, its tokens and its skills.
+
+Owns what they ask of the files and which status their answer is. Refuses to open a store. Invariant: what they say
+of a directory
+is what `serve` would find in it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from typing import Any
+
+from agentplane.cli.render import choose, emit, tell
+from agentplane.core import errors
+from agentplane.core.errors import EXIT_NO, EXIT_YES
+
+Args = argparse.Namespace
+
+
+def init(args: Args) -> int:
+    from agentplane.cli.init import write
+
+    body = write(args.directory)
+    emit("init", body, choose(args.output))
+    tell(f"next: agentplane serve {args.directory}")
+    return EXIT_YES
+
+
+def check(args: Args) -> int:
+    """Findings as a reviewer would have them; 1 when there is one."""
+    from agentplane.authoring.checker import check_paths
+
+    directory = args.directory / "skills" if (args.directory / "skills").is_dir() else args.directory
+    paths = sorted(directory.glob("*.py"))
+    if not paths:
+        raise errors.InvalidRequest(f"There are no skills in {directory}.")
+    found = check_paths(paths)
+    rows = [{"file": str(one.file), "line": one.line, "rule": one.rule, "sentence": one.sentence} for one in found]
+    if choose(args.output) == "table":
+        for row in rows:
+            print(f"{row['file']}:{row['line']}: {row['rule']}: {row['sentence']}")
+        tell(f"{len(paths)} files, {len(rows)} findings")
+    else:
+        emit("check", {"schema": "agentplane.check/1", "files": len(paths), "findings": rows}, choose(args.output))
+    return EXIT_NO if rows else EXIT_YES
+
+
+def config(args: Args) -> int:
+    import msgspec
+
+    from agentplane.appliance import settings
+
+    located = settings.load(settings.find(args.plane, os.environ), environ=os.environ)
+    body: dict[str, Any] = {"schema": "agentplane.config/1", "directory": str(located.directory)}
+    if args.what == "show":
+        body["values"] = msgspec.to_builtins(located.plane)
+        body["said"] = located.said
+    else:
+        found = settings.writable_by_others(settings.code_paths(located), settings.own_uid())
+        body["findings"] = [found] if found else []
+    emit("config", body, choose(args.output))
+    return EXIT_NO if body.get("findings") else EXIT_YES
+
+
+def token(args: Args) -> int:
+    from agentplane.appliance import settings
+    from agentplane.surface import access
+
+    located = settings.load(settings.find(args.plane, os.environ), environ=os.environ)
+    path = located.path("tokens")
+    now_ms = time.time_ns() // 1_000_000
+    if args.what == "list":
+        body: dict[str, Any] = {"tokens": [one.shown() for one in access.read_tokens(path)]}
+    elif args.what == "revoke":
+        if args.id is None:
+            raise errors.InvalidRequest("Name the token's id; `agentplane token list` shows them.")
+        body = {"id": args.id, "revoked": True, "already_revoked": not access.revoke_token(path, args.id)}
+    else:
+        if not args.token_actor:
+            raise errors.InvalidRequest("Name whose token it is with --actor.")
+        expires = None if args.days <= 0 else now_ms + round(args.days * 86_400_000)
+        presented, row = access.new_token(path, args.token_actor, args.role, now_ms, expires)
+        body = row.shown() | {"token": presented}
+        tell("the token is shown once and kept nowhere")
+    emit("token", {"schema": "agentplane.token/1", **body}, choose(args.output))
+    return EXIT_YES
+
+
+def demo(args: Args) -> int:
+    from agentplane.lab.chaos import demo as lab_demo
+
+    return lab_demo(args)
+
+
+def completion(args: Args) -> int:
+    from agentplane.cli.completion import script
+
+    print(script(args.shell))
+    return EXIT_YES
+
+
+def version(args: Args) -> int:
+    import platform
+
+    from agentplane.core.build import __version__
+
+    body = {"schema": "agentplane.version/1", "version": __version__, "python": platform.python_version()}
+    if choose(args.output) == "table":
+        print(f"agentplane {__version__} (Python {platform.python_version()})")
+    else:
+        emit("version", body, choose(args.output))
+    return EXIT_YES

@@ -1,0 +1,274 @@
+"""The command line.
+
+Owns the arguments of every verb and the exit status. Refuses tracebacks: a fault is one sentence and what to do.
+Invariant: a verb
+loads only what it uses, so that `version` and `--help` answer at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+from agentplane.core.errors import EXIT_OPERATIONAL, EXIT_USAGE, AgentplaneError
+
+WALKS = ("serve", "run", "replay")
+"""Verbs that may execute skills in this process."""
+EPILOG = "exit status: 0 yes, 1 a finding or a negative answer, 2 usage, 3 suspended, 4 operational, 5 partial"
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse with one-sentence errors and our status."""
+
+    def error(self, message: str) -> None:  # type: ignore[override]
+        print(f"agentplane: {message}; see `{self.prog} --help`.", file=sys.stderr)
+        raise SystemExit(EXIT_USAGE)
+
+
+def build() -> Parser:
+    """The parser of every verb."""
+    parser = Parser(
+        prog="agentplane", description="A durable runtime for work that touches the real world.", epilog=EPILOG
+    )
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", parser_class=Parser)
+
+    def verb(name: str, text: str, *, reach: bool = True, output: bool = True) -> argparse.ArgumentParser:
+        made = verbs.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".", epilog=EPILOG)
+        if reach:
+            made.add_argument(
+                "--plane", type=Path, metavar="DIR", help="the plane's directory (default: here, or $AGENTPLANE_PLANE)"
+            )
+            made.add_argument("--store", type=Path, metavar="FILE", help="read or write this store's file itself")
+            made.add_argument("--socket", type=Path, metavar="PATH", help="the control socket")
+            made.add_argument("--url", help="a remote plane's operator listener")
+            made.add_argument("--token-file", type=Path, metavar="FILE", help="the bearer token for --url")
+            made.add_argument("--actor", help="your name, where the store is opened by this command")
+        if output:
+            made.add_argument(
+                "--output", choices=("table", "json", "jsonl"), help="default: table at a terminal, json elsewhere"
+            )
+            made.add_argument(
+                "--json", action="store_const", const="json", dest="output", help="short for --output json"
+            )
+        return made
+
+    _plane_verbs(verb)
+    _run_verbs(verb)
+    _other_verbs(verb)
+    return parser
+
+
+def _plane_verbs(verb) -> None:  # type: ignore[no-untyped-def]
+    init = verb("init", "write an application that runs", reach=False)
+    init.add_argument("directory", type=Path)
+    serve = verb("serve", "serve a plane until it is told to stop", reach=False, output=False)
+    serve.add_argument("directory", type=Path, nargs="?", help="the plane's directory (default: here)")
+    for flag, kind in (
+        ("name", str),
+        ("environment", str),
+        ("tenant", str),
+        ("store", str),
+        ("socket", str),
+        ("socket-group", str),
+        ("skills", str),
+        ("vendor", str),
+        ("secrets", str),
+        ("tokens", str),
+        ("operator-addr", str),
+        ("tls-cert", str),
+        ("tls-key", str),
+        ("public-url", str),
+        ("drain-secs", float),
+        ("drain-mode", str),
+        ("drain-linger-ms", int),
+        ("lease-ttl-secs", float),
+        ("max-running", int),
+        ("max-admitted", int),
+        ("log-level", str),
+        ("currency", str),
+    ):
+        serve.add_argument(f"--{flag}", type=kind, help=f"overrides {flag.replace('-', '_')} of plane.toml")
+    serve.add_argument(
+        "--trust-writable", action="store_true", default=None, help="serve code that others may write (development)"
+    )
+    status = verb("status", "ask a serving plane how it is")
+    status.add_argument("--live", action="store_true", help="0 only while loop and writer make progress")
+    status.add_argument("--ready", action="store_true", help="0 only while admission is open")
+    drain = verb("drain", "ask a serving plane to stop")
+    drain.add_argument("--now", action="store_true", help="end at once what is still running")
+    drain.add_argument("--grace", type=float, metavar="SECONDS", help="another grace than drain_secs")
+    drain.add_argument("--wait", action="store_true", help="return when the plane has stopped")
+    pause = verb("pause", "admit and resume nothing until released")
+    pause.add_argument("--reason", required=True)
+    release = verb("release", "let go what is held or paused")
+    release.add_argument("runs", nargs="*", metavar="RUN")
+    release.add_argument("--all", action="store_true", help="every held run, and the store")
+    release.add_argument("--batch", type=int, metavar="N", help="the first N held runs")
+    release.add_argument("--paused", action="store_true", help="an operator's pause")
+    release.add_argument("--clock", action="store_true", help="a suspect clock")
+    release.add_argument("--reason")
+    release.add_argument("--yes", action="store_true", help="do it without asking")
+    verb("reload", "read tokens again")
+
+
+def _run_verbs(verb) -> None:  # type: ignore[no-untyped-def]
+    run = verb("run", "start work, and wait for its end")
+    run.add_argument("capability")
+    run.add_argument("--input", help="JSON")
+    run.add_argument("--input-file", type=Path, metavar="FILE", help="JSON from a file, - for standard input")
+    run.add_argument("--key", help="the admission key (default: made); the same key is the same run")
+    run.add_argument("--detach", action="store_true", help="return once it is admitted")
+    runs = verb("runs", "list runs, newest first")
+    runs.add_argument("--outcome", help="only those of this status")
+    runs.add_argument("--limit", type=int, default=100)
+    runs.add_argument("--after", help="the `next` of an earlier page")
+    show = verb("show", "one run")
+    show.add_argument("run")
+    history = verb("history", "the records of a run")
+    history.add_argument("run")
+    history.add_argument("--from", dest="start", type=int, default=1, metavar="SEQ")
+    history.add_argument("--limit", type=int, default=200)
+    history.add_argument("-f", "--follow", action="store_true", help="go on as records are written")
+    wait = verb("wait", "wait for a run")
+    wait.add_argument("run")
+    wait.add_argument("--for", dest="until", choices=("concluded", "decided"), default="concluded")
+    wait.add_argument("--timeout", type=float, metavar="SECONDS", default=None)
+    replay = verb("replay", "walk a run again")
+    replay.add_argument("run")
+    replay.add_argument("--strict", action="store_true", help="against its history, performing nothing")
+    replay.add_argument("--retry", action="store_true", help="ask the failure at the frontier again")
+    replay.add_argument("--reason", default="")
+    cancel = verb("cancel", "ask a run to stop")
+    cancel.add_argument("run")
+    cancel.add_argument("--reason", required=True)
+    cancel.add_argument("--yes", action="store_true", help="do it without asking")
+    reconcile = verb("reconcile", "say what became of an effect in doubt")
+    reconcile.add_argument("run")
+    reconcile.add_argument("--effect", required=True, help="its key, or the first 8 or more characters")
+    reconcile.add_argument("--outcome", required=True, choices=("landed", "did-not-happen"))
+    reconcile.add_argument("--result", help="what it answered, as JSON (with landed)")
+    reconcile.add_argument("--note", required=True)
+    reconcile.add_argument(
+        "--new-key", action="store_true", help="with did-not-happen: go on under a new idempotency key"
+    )
+    reconcile.add_argument("--yes", action="store_true", help="do it without asking")
+    quarantine = verb("quarantine", "hand a quarantined run back, or write it off")
+    quarantine.add_argument("run")
+    quarantine.add_argument("--decision", required=True, choices=("reopen", "abandon"))
+    quarantine.add_argument("--reason", required=True)
+    quarantine.add_argument("--yes", action="store_true", help="do it without asking")
+
+
+def _other_verbs(verb) -> None:  # type: ignore[no-untyped-def]
+    check = verb("check", "read skills as a reviewer would", reach=False)
+    check.add_argument("directory", type=Path, nargs="?", default=Path("."))
+    config = verb("config", "show or check plane.toml", reach=False)
+    config.add_argument("what", choices=("show", "check"), nargs="?", default="show")
+    config.add_argument("--plane", type=Path, metavar="DIR")
+    token = verb("token", "make, list and revoke tokens of the operator listener", reach=False)
+    token.add_argument("what", choices=("list", "new", "revoke"), nargs="?", default="list")
+    token.add_argument("id", nargs="?")
+    token.add_argument("--plane", type=Path, metavar="DIR")
+    token.add_argument("--actor", dest="token_actor", help="whose token it is")
+    token.add_argument("--role", action="append", default=[], help="may be repeated")
+    token.add_argument("--days", type=float, default=90, help="until it expires (default 90)")
+    demo = verb("demo", "refund thirty tickets while the appliance is killed", reach=False, output=False)
+    demo.add_argument("--seconds", type=float, default=None)
+    demo.add_argument("--kills", type=int, default=None)
+    demo.add_argument("--seed", type=int, default=None)
+    demo.add_argument("--json", action="store_true")
+    demo.add_argument("--keep", type=Path, metavar="DIR", help="keep both books and the logs")
+    demo.add_argument("--sabotage", choices=("announce-late", "key-per-attempt", "doubt-is-failure", "forget-epoch"))
+    completion = verb("completion", "print a completion script", reach=False, output=False)
+    completion.add_argument("shell", choices=("bash", "zsh", "fish"))
+    verb("version", "print the version", reach=False)
+
+
+WALKING = ("serve", "run", "replay")
+"""Verbs that execute skills in their own process."""
+
+
+def fix_hash_seed() -> None:
+    """P19: a program that walks skills has one order of sets and dicts of strings, in every process. Begins anew in
+    the same
+    process where the seed is another; a frozen program is built with it."""
+    if sys.flags.hash_randomization and not getattr(sys, "frozen", False):
+        os.environ["PYTHONHASHSEED"] = "0"
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """The ``agentplane`` command: parses, runs the verb, exits with its status."""
+    _open_standard_files()
+    raise SystemExit(command(list(sys.argv[1:] if argv is None else argv)))
+
+
+def command(argv: list[str]) -> int:
+    """Run one verb and return its exit status."""
+    parser = build()
+    try:
+        args = parser.parse_args(argv)
+        if args.verb is None:
+            parser.print_help()
+            return EXIT_USAGE
+        if args.verb in WALKING:
+            fix_hash_seed()
+        from agentplane.cli.verbs import VERBS
+
+        status = VERBS[args.verb](args)
+        sys.stdout.flush()
+        return status
+    except AgentplaneError as error:
+        row = getattr(error, "row_here", error.row)
+        return _say(error.message + (f" {row.next}" if row.next else ""), int(row.exit))
+    except KeyboardInterrupt:
+        return _say("interrupted; what was admitted goes on.", EXIT_OPERATIONAL)
+    except BrokenPipeError:
+        # The reader of our output is gone; what was asked has been done.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_OPERATIONAL
+    except OSError as error:
+        return _say(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}.", EXIT_OPERATIONAL)
+    except Exception as error:
+        if os.environ.get("AGENTPLANE_TRACEBACK"):
+            raise
+        frames = traceback.extract_tb(error.__traceback__)
+        place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "an unknown place"
+        return _say(
+            f"a defect of its own, {type(error).__name__} at {place}; report it (AGENTPLANE_TRACEBACK=1 shows more).",
+            EXIT_OPERATIONAL,
+        )
+
+
+def _say(sentence: str, status: int) -> int:
+    from agentplane.cli.render import tell
+
+    tell(f"agentplane: {sentence}")
+    return status
+
+
+def _open_standard_files() -> None:
+    """Closed ones become /dev/null: else the next file that is opened, a journal say, would be standard output.
+
+    Text that the terminal's encoding does not have is shown escaped instead of ending the command.
+    """
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    sys.stdin = sys.stdin or os.fdopen(0, "r", encoding="utf-8", closefd=False)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", encoding="utf-8", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", encoding="utf-8", closefd=False)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+if __name__ == "__main__":
+    main()

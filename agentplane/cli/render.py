@@ -1,0 +1,107 @@
+"""Answers as text: a table at a terminal, JSON otherwise.
+
+Owns the three outputs and the escaping of what is shown to a person. Refuses control characters from records.
+Invariant: the
+answer goes to standard output, everything else to standard error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+LISTS = {"runs": "runs", "history": "records"}
+"""Which member of a verb's answer is its rows, for ``jsonl`` and tables."""
+COLUMNS = {
+    "runs": ("run", "capability", "status", "admitted", "records", "reason"),
+    "history": ("seq", "at", "kind", "step", "effect_key", "what"),
+}
+WIDTH_MAX = 60
+
+
+def choose(wanted: str | None) -> str:
+    """The output to use: what was asked for, else by whether standard output is a terminal."""
+    if wanted is not None:
+        return wanted
+    return "table" if sys.stdout.isatty() else "json"
+
+
+def safe(value: Any) -> str:
+    """One line of text for a terminal: control and direction-changing characters are shown as escapes."""
+    if value is None:
+        return ""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def emit(verb: str, body: dict[str, Any], output: str) -> None:
+    """Write an answer of ``verb`` to standard output."""
+    if output == "json":
+        print(_json(body, indent=2))
+    elif output == "jsonl":
+        rows = body.get(LISTS.get(verb, ""))
+        for row in rows if rows is not None else [body]:
+            print(_json(row))
+    elif verb in LISTS:
+        print(table([describe(verb, row) for row in body[LISTS[verb]]], COLUMNS[verb]))
+        if body.get("truncated"):
+            tell(f"more: --after {body['next']}" if verb == "runs" else f"more: --from {body['next_from']}")
+    else:
+        print(pairs(body))
+
+
+def _json(value: object, indent: int | None = None) -> str:
+    """JSON in which what a terminal would act on, or what turns its text around, is escaped as JSON escapes it."""
+    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in text)
+
+
+def describe(verb: str, row: dict[str, Any]) -> dict[str, Any]:
+    if verb != "history":
+        return row
+    shown = dict(row)
+    shown["effect_key"] = str(row.get("effect_key", ""))[:12]
+    if row["kind"] == "EffectStarted":
+        shown["what"] = f"{row['descriptor']['kind']} attempt {row['attempt']}"
+    else:
+        known = ("outcome", "disposition", "verdict", "capability", "skill", "decision", "action")
+        shown["what"] = next((str(row[name]) for name in known if name in row), "")
+    return shown
+
+
+def table(rows: Iterable[dict[str, Any]], columns: tuple[str, ...]) -> str:
+    """Columns padded to their widest cell, cells cut at a width that fits a terminal."""
+    cells = [[cut(safe(row.get(column))) for column in columns] for row in rows]
+    widths = [max([len(column), *(len(row[i]) for row in cells)]) for i, column in enumerate(columns)]
+    lines = ["  ".join(column.upper().ljust(width) for column, width in zip(columns, widths, strict=True)).rstrip()]
+    lines += ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
+    return "\n".join(lines)
+
+
+def cut(text: str) -> str:
+    return text if len(text) <= WIDTH_MAX else text[: WIDTH_MAX - 1] + "…"
+
+
+def pairs(body: dict[str, Any]) -> str:
+    """One member a line, nested ones indented."""
+    shown = {name: value for name, value in body.items() if name != "schema" and value not in (None, [], {})}
+    width = max((len(name) for name in shown), default=0)
+    lines = []
+    for name, value in shown.items():
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            lines.append(f"{safe(name)}:")
+            lines += ["  " + "  ".join(f"{safe(one)}={safe(item)}" for one, item in row.items()) for row in value]
+        else:
+            lines.append(f"{safe(name).ljust(width)}  {safe(value)}")
+    return "\n".join(lines)
+
+
+def tell(line: str) -> None:
+    """A line that is not the answer. Whoever closed standard error is told nothing."""
+    with contextlib.suppress(OSError, ValueError):
+        print(safe(line), file=sys.stderr, flush=True)

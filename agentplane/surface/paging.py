@@ -1,0 +1,34 @@
+"""Opaque cursors.
+
+Owns the text that names the last row of a page. Refuses text it did not make, by its own error. Invariant: a cursor
+holds the
+ordering pair of a row and nothing else.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+
+from agentplane.core import ids
+from agentplane.core.errors import InvalidRequest
+
+CURSOR_CHARS_MAX = 200
+
+
+def run_cursor(at_ms: int, run: str) -> str:
+    return base64.urlsafe_b64encode(f"{at_ms}.{run}".encode()).decode().rstrip("=")
+
+
+def after_run(cursor: str) -> tuple[int, str]:
+    """The (time, run) of a cursor. Raises InvalidRequest."""
+    try:
+        if len(cursor) > CURSOR_CHARS_MAX:
+            raise ValueError
+        text = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode()
+        at_ms, _, run = text.partition(".")
+        if not at_ms.isdigit() or int(at_ms) > ids.MAX_MS or not ids.is_id(run, "run"):
+            raise ValueError
+        return int(at_ms), run
+    except (ValueError, binascii.Error):
+        raise InvalidRequest("`after` is not a cursor of this list; use the `next` of a page.") from None
