@@ -52,11 +52,9 @@ class PlaneSettings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, fr
     lease_ttl_secs: float = bounds.LEASE_TTL_S
     max_running: int = bounds.MAX_RUNNING
     max_admitted: int = bounds.MAX_ADMITTED
-    log_level: str = "info"
     trust_writable: bool = False
     settings: dict[str, Any] = {}
     access: dict[str, list[str]] | None = None
-    people: dict[str, list[str]] = {}
 
 
 class Located(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,7 +72,7 @@ class Located(msgspec.Struct, frozen=True, kw_only=True):
 SCALARS: Final = tuple(
     field.name
     for field in msgspec.structs.fields(PlaneSettings)
-    if field.name not in ("settings", "access", "people", "operator_names", "behind_proxy")
+    if field.name not in ("settings", "access", "operator_names", "behind_proxy")
 )
 
 

@@ -89,7 +89,6 @@ def _plane_verbs(verb) -> None:  # type: ignore[no-untyped-def]
         ("lease-ttl-secs", float),
         ("max-running", int),
         ("max-admitted", int),
-        ("log-level", str),
         ("currency", str),
     ):
         serve.add_argument(f"--{flag}", type=kind, help=f"overrides {flag.replace('-', '_')} of plane.toml")
@@ -194,9 +193,9 @@ WALKING = ("serve", "run", "replay")
 
 
 def fix_hash_seed() -> None:
-    """P19: a program that walks skills has one order of sets and dicts of strings, in every process. Begins anew in
-    the same
-    process where the seed is another; a frozen program is built with it."""
+    """P19: a program that walks skills has one order of sets in every process. Begins anew in the same process where
+    the seed is another; a frozen program is built with it.
+    """
     if sys.flags.hash_randomization and not getattr(sys, "frozen", False):
         os.environ["PYTHONHASHSEED"] = "0"
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])

@@ -25,7 +25,7 @@ from agentplane.journal.checkpoints import Checkpointer
 from agentplane.journal.store import Store
 from agentplane.journal.writer import Writer
 
-ROOM_TICK_S = 1.0
+TICK_S = 1.0
 
 
 class Parts(msgspec.Struct, frozen=True):
@@ -83,7 +83,7 @@ async def running(
         async with trio.open_nursery() as outer:
             outer.start_soon(stop.watch)
             async with trio.open_nursery() as nursery:
-                parts = await _begin(store, writer, skills, world, nursery, recover, lease_ttl_s, max_running)
+                parts = await _begin(store, writer, skills, world, nursery, stop, recover, lease_ttl_s, max_running)
                 begun.append(parts)
                 try:
                     yield parts
@@ -115,6 +115,7 @@ async def _begin(
     skills: Mapping[str, Skill],
     world: World,
     nursery: trio.Nursery,
+    stop: FailStop,
     recover: bool,
     lease_ttl_s: float,
     max_running: int,
@@ -141,7 +142,7 @@ async def _begin(
     clock = ClockWatch(world, store.found.last_ms)
     nursery.start_soon(clock.forever)
     nursery.start_soon(runs.renew_forever)
-    nursery.start_soon(_watch_room, store)
+    nursery.start_soon(_watch, store, stop)
     if recover:
         nursery.start_soon(recovery.forever)
     return Parts(writer, runs, recovery, state, clock)
@@ -157,10 +158,14 @@ async def _say_clean(writer: Writer, opening: str, begun: list[Parts]) -> None:
         return  # an end that cannot be told is an unclean one, which the next opener assumes by itself
 
 
-async def _watch_room(store: Store) -> None:
+async def _watch(store: Store, stop: FailStop) -> None:
+    """Once a tick: how much room there is, and whether the files are those that were opened (W10)."""
     while True:
         try:
             await trio.to_thread.run_sync(store.room.look)
+            store.same_files()
         except OSError as error:
-            raise StoreFailed(f"The directory of the store cannot be asked for room: {error.strerror}.") from None
-        await trio.sleep(ROOM_TICK_S)
+            stop.tell(StoreFailed(f"The directory of the store cannot be asked for room: {error.strerror}."))
+        except StoreFailed as error:
+            stop.tell(error)
+        await trio.sleep(TICK_S)

@@ -63,7 +63,7 @@ def decide(who: Who, action: str) -> None:
 
 
 class Access:
-    """The ``[access]`` and ``[people]`` of plane.toml, or their absence."""
+    """The ``[access]`` of plane.toml, or its absence."""
 
     def __init__(self, table: Mapping[str, list[str]] | None, own_uid: int) -> None:
         self._table = table

@@ -79,7 +79,7 @@ class ReleaseBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     confirmed: bool = False
 
 
-def convert(data: Any, wanted: type, what: str) -> Any:
+def convert(data: object, wanted: type, what: str) -> Any:
     """``data`` as ``wanted``. Raises InvalidInput with path and expected type."""
     try:
         return msgspec.convert({} if data is None else data, wanted, strict=True)

@@ -1,4 +1,5 @@
-"""The sabotages fit the source as it is: each text occurs once, the copy still imports, and the product's own files are not touched."""
+"""The sabotages fit the source as it is: each text occurs once, the copy still imports, and the product's own files
+are not touched."""
 
 from __future__ import annotations
 
@@ -26,7 +27,15 @@ def test_a_sabotaged_copy_imports_and_differs(name: str, tmp_path: Path) -> None
     assert changed == {file for file, _, _ in sabotage.SABOTAGES[name]}
     assert {path: path.read_bytes() for path in before} == before
     done = subprocess.run(
-        [sys.executable, "-c", "import agentplane.lab.displaced, agentplane.appliance.serve; print(agentplane.__file__)"],
-        env={"PYTHONPATH": str(copied), "PATH": "/usr/bin:/bin"}, capture_output=True, text=True, check=False, cwd=tmp_path,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-c",
+            "import agentplane.lab.displaced, agentplane.appliance.serve; print(agentplane.__file__)",
+        ],
+        env={"PYTHONPATH": str(copied), "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
     assert done.returncode == 0 and done.stdout.strip().startswith(str(copied)), done.stderr

@@ -21,7 +21,8 @@ NOW_MS = 1_800_000_000_000
     ],
 )
 def test_at_start_the_last_record_is_the_witness(wall_ms: int, last_ms: int | None, suspect: bool) -> None:
-    """Behind the last record, or more than seven days ahead of it, the clock is suspect; an empty store says nothing."""
+    """Behind the last record, or more than seven days ahead of it, the clock is suspect; an empty store says
+    nothing."""
     assert (suspect_at_start(wall_ms, last_ms) is not None) == suspect
 
 

@@ -212,4 +212,4 @@ async def test_a_blocking_step_that_was_cut_can_do_nothing_more(tmp_path: Path) 
         await plane.runs.wait_idle()
         gate.set()
         await seen(refused.is_set)
-        assert kinds(plane, admission.run)[-1] in ("EffectDone", "StepStarted")
+        assert kinds(plane, admission.run).count("EffectStarted") <= 1
