@@ -69,7 +69,9 @@ def targets(seed: int, kills: int) -> Iterator[Target]:
         aims = list(Aim)
         chance.shuffle(aims)
         for aim in aims[:left]:
-            yield Target(aim, chance.randrange(SKIP_MAX))
+            skip = chance.randrange(SKIP_MAX)
+            # A kill before anything was announced costs a new ticket, and there are thirty: it takes the first.
+            yield Target(aim, 0 if aim is Aim.W1 else skip)
         left -= len(aims)
 
 
