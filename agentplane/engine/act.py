@@ -255,8 +255,3 @@ def _failed(world: World, effect: Effect, call: CallContext, error: BaseExceptio
 
 def _since(began: float) -> int:
     return round((time.monotonic() - began) * 1000)
-
-
-def read_output(raw: bytes) -> object:
-    """A value that was kept beside its record."""
-    return msgspec.json.decode(raw)

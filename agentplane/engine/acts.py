@@ -80,6 +80,14 @@ def load(tx: Tx, run: str) -> tuple[lists.RunRow, History, Head]:
     return row, read_all(run, (item.record for item in stored)), head
 
 
+def _load_only(tx: Tx, run: str, status: str, done: str) -> tuple[History, Head]:
+    """A run that has ``status``; raises NotApplicable naming the one that it has."""
+    row, history, head = load(tx, run)
+    if row.status != status:
+        raise NotApplicable(f"The run {run} is {row.status}; only a {status} run is {done}.", status=row.status)
+    return history, head
+
+
 def _append(tx: Tx, lease: Lease, head: Head, specs: list[Spec]) -> Head:
     return appends.append(tx, lease.run, lease.epoch, head, link(lease.run, lease.epoch, head, specs, tx.now_ms))
 
@@ -107,11 +115,7 @@ def reconcile(
         raise InvalidRequest("A new key goes with did-not-happen only: what landed is never sent again.")
 
     def unit(tx: Tx) -> list[Undecided]:
-        row, history, head = load(tx, run)
-        if row.status != "quarantined":
-            raise NotApplicable(
-                f"The run {run} is {row.status}; only a quarantined run is reconciled.", status=row.status
-            )
+        history, head = _load_only(tx, run, "quarantined", "reconciled")
         open_now = undecided(history)
         found = [
             one for one in open_now if one.effect == effect or (one.effect.startswith(effect) and len(effect) >= 8)
@@ -147,11 +151,7 @@ def reopen(run: str, actor: Actor, reason: str, who: Owner) -> Callable[[Tx], Le
     reason = reason_text(reason)
 
     def unit(tx: Tx) -> Lease:
-        row, _, head = load(tx, run)
-        if row.status != "quarantined":
-            raise NotApplicable(
-                f"The run {run} is {row.status}; only a quarantined run is reopened.", status=row.status
-            )
+        _, head = _load_only(tx, run, "quarantined", "reopened")
         lease = leases.acquire(tx, run, who.owner, who.opening, who.ttl_ms, progress=True)
         _append(tx, lease, head, [(QuarantineDecided, {"decider": actor, "reason": reason, "decision": "reopen"})])
         return lease
@@ -164,11 +164,7 @@ def abandon(run: str, actor: Actor, reason: str, who: Owner) -> Callable[[Tx], i
     reason = reason_text(reason)
 
     def unit(tx: Tx) -> int:
-        row, history, head = load(tx, run)
-        if row.status != "quarantined":
-            raise NotApplicable(
-                f"The run {run} is {row.status}; only a quarantined run is abandoned.", status=row.status
-            )
+        history, head = _load_only(tx, run, "quarantined", "abandoned")
         lease = leases.acquire(tx, run, who.owner, who.opening, who.ttl_ms, progress=True)
         _append(
             tx,
@@ -191,9 +187,7 @@ def retry(run: str, actor: Actor, reason: str, who: Owner) -> Callable[[Tx], Lea
     reason = reason_text(reason)
 
     def unit(tx: Tx) -> Lease:
-        row, history, head = load(tx, run)
-        if row.status != "failed":
-            raise NotApplicable(f"The run {run} is {row.status}; only a failed run is retried.", status=row.status)
+        history, head = _load_only(tx, run, "failed", "retried")
         failed = [series for series in history.series.values() if series.failure() is not None and not series.last.said]
         if not failed:
             raise NotApplicable(f"The run {run} did not fail in an effect; `agentplane replay {run}` walks it again.")

@@ -19,8 +19,8 @@ from agentplane.core.errors import (
     InvalidInput,
     JournalCorrupt,
     PayloadTooLarge,
-    Refusal,
     ensure,
+    violated,
 )
 from agentplane.core.history import Series, Spot
 from agentplane.core.records import (
@@ -358,9 +358,8 @@ class Dispatcher:
 
     def _failure(self, series: Series) -> EffectFailed:
         failed = series.failure()
-        ensure(failed is not None, "INV-09 a failed series has a recorded failure")
         if failed is None:
-            raise Refusal("unreachable")
+            violated("INV-09 a failed series has a recorded failure")
         return EffectFailed(
             series.first.descriptor.kind,
             failed.fault,
@@ -371,9 +370,10 @@ class Dispatcher:
 
     async def _output(self, series: Series) -> object:
         record = series.output_record()
-        ensure(record is not None, "INV-10 a completed series has an output")
-        if record is None or record.blob is None:
-            return None if record is None else fresh(record.output)
+        if record is None:
+            violated("INV-10 a completed series has an output")
+        if record.blob is None:
+            return fresh(record.output)
         # What is kept beside a record that only rides is read back when it is durable.
         await self.live.log.settle()
         try:

@@ -78,7 +78,6 @@ class Recovery:
         self._kick = trio.Event()
         self._left: list[str] = []
         self.last = Pass()
-        self.passes = 0
 
     async def forever(self) -> None:
         """A pass at start, then one a tick; a saturated one is followed at once by the next (L2)."""
@@ -116,7 +115,6 @@ class Recovery:
             if live is not None:
                 begun.append(live)
         self.last = found
-        self.passes += 1
         if alone:
             await self._watch(begun, found)
         return found

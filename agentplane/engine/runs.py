@@ -51,7 +51,6 @@ class Runs:
         self.gate = Gate()
         self.live: dict[str, LiveRun] = {}
         self.held_out: dict[str, AgentplaneError] = {}
-        self.ends: dict[str, int] = {}
         self.parked: list[str] = []
         self.dropped: dict[str, str] = {}
         self.on_end: Callable[[str, End], None] | None = None
@@ -129,13 +128,13 @@ class Runs:
         error = live.log.latched
         if error is None or isinstance(error, _OURS_TO_LOSE):
             return
+        await self._set_aside(live, error.message)
+
+    async def _set_aside(self, live: LiveRun, reason: str) -> None:
         # No lease is freed while an act of the run still runs in a thread (P5).
         for call, ended in list(self.world.threads.items()):
             if getattr(call, "run", None) == live.run:
                 await ended.wait()
-        await self._set_aside(live, error.message)
-
-    async def _set_aside(self, live: LiveRun, reason: str) -> None:
         try:
             await self.writer.do(lambda tx: self.quarantine(tx, live.log.lease, reason, "invariant"))
         except AgentplaneError as refused:

@@ -15,10 +15,11 @@ import trio
 from agentplane import DidNotHappen, Plane, Recovery, effect, skill
 from agentplane.authoring.skill import Skill
 from agentplane.core.dispositions import Disposition
-from agentplane.core.errors import InvalidRequest, LeaseHeld
+from agentplane.core.errors import InvalidRequest, JournalCorrupt, LeaseHeld
+from agentplane.core.records import EffectDone, EffectReconciled, EffectStarted
 from agentplane.core.records import EffectFailed as Failed
-from agentplane.core.records import EffectReconciled, EffectStarted
 from agentplane.engine.admission import Wanted
+from agentplane.journal import leases
 from agentplane.testkit import FakeProvider
 from stories.scenes import AT_ONCE, kinds, of_kind
 
@@ -213,3 +214,35 @@ async def test_a_blocking_step_that_was_cut_can_do_nothing_more(tmp_path: Path) 
         gate.set()
         await seen(refused.is_set)
         assert kinds(plane, admission.run).count("EffectStarted") <= 1
+
+
+async def test_a_run_set_aside_for_a_defect_keeps_its_lease_while_its_act_runs(tmp_path: Path) -> None:
+    """W9, P5: a record of the run breaks an invariant beside an act in a thread; the run is quarantined, and its lease
+    freed, only when that thread has ended."""
+    inside, gate = threading.Event(), threading.Event()
+
+    @effect("pay.refund", recovery=Recovery.REQUIRES_OPERATOR)
+    def refund(call: Any) -> None:
+        inside.set()
+        gate.wait()
+
+    @skill("story.run")
+    async def body(cx: Any, request: dict) -> Any:  # type: ignore[type-arg]
+        return await cx.do(refund())
+
+    async with Plane.open(tmp_path / "plane.db", skills=[body], recover=False) as plane:
+        run = (await plane.start(Wanted(capability="story.run", input={}))).run
+        await seen(inside.is_set)
+        outcome: dict[str, object] = {"effect_key": "00" * 32, "step": 0, "output": None}
+        with pytest.raises(JournalCorrupt):
+            plane.runs.live[run].log.ride((EffectDone, outcome))
+        live = plane.runs.live[run]
+        await seen(lambda: live.log.latched is not None)
+        with trio.move_on_after(0.3):
+            await plane.runs.wait_idle()
+        held = await plane.read(lambda tx: leases.holder(tx, run))
+        assert held is not None and (await plane.outcome(run)).status == "running"
+        gate.set()
+        with trio.fail_after(20):
+            await plane.runs.wait_idle()
+        assert (await plane.outcome(run)).status == "quarantined"
