@@ -78,6 +78,7 @@ class Recovery:
         self._kick = trio.Event()
         self._left: list[str] = []
         self.last = Pass()
+        self.passes = 0
 
     async def forever(self) -> None:
         """A pass at start, then one a tick; a saturated one is followed at once by the next (L2)."""
@@ -115,6 +116,7 @@ class Recovery:
             if live is not None:
                 begun.append(live)
         self.last = found
+        self.passes += 1
         if alone:
             await self._watch(begun, found)
         return found
