@@ -3,8 +3,7 @@
 Owns the order (admission, listeners, runs, control) under one grace. Refuses to be worse than a crash: what is cut
 writes nothing.
 Invariant: after it began no new work is admitted, and every request whose first bytes had arrived is answered; once
-the runs have
-ended no effect is announced any more, whoever had still been about to resume one.
+the runs have ended no effect is announced any more, and whoever had still been about to resume one parks it.
 """
 
 from __future__ import annotations
@@ -48,6 +47,7 @@ class Drain:
         self._deadline = math.inf
         self._ends_at = math.inf
         self._over = trio.Event()
+        self._idle = False
         self._patience = trio.CancelScope()
         self.listeners: list[Any] = []
         self.control: Any = None
@@ -104,7 +104,8 @@ class Drain:
             self._patience.deadline = self._deadline
             with self._patience:
                 await self._over.wait()
-            self._cut_rest()
+            if not self._idle:
+                self._cut_rest()
             nursery.cancel_scope.deadline = trio.current_time() + CLOSE_S
         with trio.move_on_after(bounds.FLUSH_MAX_S):
             await self._plane.runs.wait_idle()
@@ -118,8 +119,12 @@ class Drain:
         park = self._located.plane.drain_mode == "park"
         for run in await self._plane.drain(max(0.0, self.left_s()), park=park):
             self.cut[run] = self.where(run)
-        # An admission or a recovery pass may be between its lease and its run: such a run parks where it begins.
+        # An admission or a recovery pass may be between its lease and its run: such a run parks where it begins, and
+        # is waited for below. To cut it would be to tell the supervisor of work in doubt where there is none.
         self._plane.runs.gate.parking = True
+        if not self.cut:
+            await self._plane.runs.wait_idle()
+            self._idle = not self.cut
         self._over.set()
 
     def _cut_rest(self) -> None:

@@ -126,6 +126,39 @@ async def test_a_run_that_is_being_resumed_when_the_last_one_ends_announces_noth
         Gate.opened.set()
 
 
+async def test_a_run_that_begins_as_the_last_one_ends_is_parked_and_not_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same, with its first step begun between the plane's last look and the drain's: nothing of it is in doubt."""
+    async with door(tmp_path) as desk:
+        run = (await desk.post({"capability": "desk.glancing", "input": {}})).body["run"]
+        await trio.testing.wait_all_tasks_blocked(0.05)
+    entered, released, read = threading.Event(), threading.Event(), Runs._read_run
+
+    def held(runs: Runs, run: str) -> Any:
+        entered.set()
+        assert released.wait(30)
+        return read(runs, run)
+
+    monkeypatch.setattr(Runs, "_read_run", held)
+    async with door(tmp_path) as desk:
+        drained = desk.plane.drain
+
+        async def late(*args: Any, **options: Any) -> list[str]:
+            cut = await drained(*args, **options)
+            released.set()
+            await until(lambda: run in desk.plane.runs.live)
+            return cut
+
+        monkeypatch.setattr(desk.plane, "drain", late)
+        with trio.fail_after(30):
+            await until(entered.is_set)
+            desk.drain.begin()
+            stopped = await desk.drain.wait()
+        assert not stopped.cut and stopped.parked == [run]
+        Gate.opened.set()
+
+
 # --- cutting --------------------------------------------------------------------------------------------------------
 
 
