@@ -62,8 +62,13 @@ class Effect:
         self.__doc__ = body.__doc__
         self.__name__ = getattr(body, "__name__", kind)
         self._signature = _signature(kind, body)
+        self._names = dict.fromkeys(self._signature.parameters)
+        self._terms: Terms | None = None
+        self._retry_terms: RetryTerms | None = None
 
     def __call__(self, **args: Any) -> CallDescription:
+        if args.keys() == self._names.keys():
+            return CallDescription(self, {name: to_data(args[name]) for name in self._names})
         try:
             bound = self._signature.bind(**args)
         except TypeError as error:
@@ -78,10 +83,16 @@ class Effect:
             raise SkillFault(f"The probe of {self.kind} ({where(probe)}) takes {found}; its effect takes {wanted}.")
         self.probe = probe
         self.probe_blocking = not inspect.iscoroutinefunction(probe)
+        self._terms = None
         return probe
 
     def terms(self) -> Terms:
         """What is recorded of the declaration with every announcement."""
+        if self._terms is None:
+            self._terms = self._said()
+        return self._terms
+
+    def _said(self) -> Terms:
         return Terms(
             mode=self.recovery, probe=self.probe is not None,
             window_s=self.key_window_s if self.recovery is Recovery.IDEMPOTENT else None,
@@ -89,10 +100,12 @@ class Effect:
         )  # fmt: skip
 
     def retry_terms(self) -> RetryTerms:
-        retry = self.retry
-        return RetryTerms(
-            max_attempts=retry.max_attempts, base_ms=retry.base_ms, multiplier=retry.multiplier, cap_ms=retry.cap_ms
-        )
+        if self._retry_terms is None:
+            retry = self.retry
+            self._retry_terms = RetryTerms(
+                max_attempts=retry.max_attempts, base_ms=retry.base_ms, multiplier=retry.multiplier, cap_ms=retry.cap_ms
+            )
+        return self._retry_terms
 
 
 def to_data(value: Any) -> object:

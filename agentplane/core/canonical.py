@@ -70,6 +70,21 @@ def encode(value: object) -> bytes:
     return encode_slow(value)
 
 
+def encode_struct(record: object, opaque: Iterable[tuple[object, int]]) -> bytes | None:
+    """The canonical bytes of a msgspec struct, or None where only its plain data can be encoded.
+
+    ``opaque`` are the caller's values inside it, each with its depth. Everything else in it has to be text, booleans,
+    integers and structs of those under ASCII names, which msgspec writes as the slow path does.
+    """
+    for value, depth in opaque:
+        if not _takes_fast_path((value,), depth):
+            return None
+    try:
+        return _sorted_json(record)
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return None
+
+
 def encode_into_bound(value: object, max_bytes: int) -> bytes:
     """As `encode`; raises TooLarge with the exact size when the result is over `max_bytes`."""
     raw = encode(value)

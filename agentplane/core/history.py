@@ -96,6 +96,11 @@ class Series:
     def last(self) -> Trial:
         return self.trials[-1]
 
+    def plainly_done(self) -> bool:
+        """One attempt, and it succeeded: ``decide_recovery`` says Complete whatever else it is asked with, so that
+        nobody needs to ask it."""
+        return len(self.trials) == 1 and type(self.trials[0].outcome) is EffectDone
+
     def attempts(self) -> tuple[Attempt, ...]:
         return tuple(trial.attempt() for trial in self.trials)
 
@@ -142,7 +147,15 @@ class Series:
         first = announced[0] if announced else None
         if first is not None and not_before_ms is not None:
             first = min(first, not_before_ms)
-        return Age(first_ms=first, last_ms=from_text(self.last.started.at), now_ms=now_ms)
+        return Age(first_ms=first, last_ms=self._sent_ms(now_ms), now_ms=now_ms)
+
+    def _sent_ms(self, now_ms: int | None) -> int:
+        """The last instant at which the latest attempt can have begun to send (P5): its announcement or, where the
+        machine stood still or the disk was slow between announcement and act, the timeout before its outcome. An
+        orphan's sender may have lived until now."""
+        announced = from_text(self.last.started.at)
+        ended = now_ms if self.last.outcome is None else from_text(self.last.outcome.at)
+        return announced if ended is None else max(announced, ended - self.first.terms.timeout_ms)
 
     def output_record(self) -> EffectDone | EffectReconciled | None:
         """The record that holds the output of a completed series: the last one that says it landed."""

@@ -366,7 +366,9 @@ def decode_body(raw: bytes) -> Record:
 def encode_body(record: Record) -> bytes:
     """The canonical bytes of ``record``, at most RECORD_BYTES_MAX. Raises PayloadTooLarge or
     CanonicalError."""
-    raw = canonical.encode(_to_data(record))
+    raw = canonical.encode_struct(record, [(_at(record, path), len(path)) for path in _callers(type(record))])
+    if raw is None:
+        raw = canonical.encode(_to_data(record))
     if len(raw) > bounds.RECORD_BYTES_MAX:
         name, most = type(record).__name__, bounds.RECORD_BYTES_MAX
         raise PayloadTooLarge(f"A {name} record of {len(raw)} bytes is over the bound of {most}.")
@@ -400,6 +402,13 @@ def _at(record: Record, path: tuple[str, ...], *, wrapped: bool = False) -> obje
     for name in reversed(path) if wrapped else ():
         value = {name: value}
     return value
+
+
+@cache
+def _callers(kind: type[Record]) -> tuple[tuple[str, ...], ...]:
+    """Where records of ``kind`` hold what a caller named or gave: opaque data, and objects with keys of his."""
+    maps = tuple((field.name,) for field in msgspec.structs.fields(kind) if "dict" in str(field.type))
+    return _opaque(kind) + maps
 
 
 @cache

@@ -105,7 +105,7 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
 
 class Age(msgspec.Struct, frozen=True, kw_only=True):
     """Milliseconds UTC. ``first_ms``: the first announcement under the present key; ``last_ms``: the last
-    one.
+    instant at which the latest attempt can have begun to send.
 
     ``now_ms`` is None while the clock is suspect (L3): then no key window counts as open.
     """

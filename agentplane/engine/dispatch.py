@@ -7,7 +7,6 @@ act begins only after the commit of its announcement, and its outcome is queued 
 from __future__ import annotations
 
 import msgspec
-import trio
 
 from agentplane.authoring.raising import EffectFailed
 from agentplane.authoring.types import CallDescription
@@ -85,7 +84,8 @@ def bind(call: object) -> Bound:
 
 
 class Dispatcher:
-    """Performs effects of one (step, phase) of a run."""
+    """Performs effects of one (step, phase) of a run, inside an act scope of the caller: when the run is cut, whatever
+    is in hand ends there, and its announcement stays without an outcome, as after a kill (P11)."""
 
     def __init__(self, live: LiveRun, step: int, phase: Phase) -> None:
         self.live = live
@@ -96,13 +96,14 @@ class Dispatcher:
 
     async def perform(self, spot: Spot, bound: Bound) -> object:
         """The effect's output. Raises EffectFailed when it failed for certain, and the stops."""
-        history = self.live.history
-        series = history.series.get(spot)
+        series = self.live.history.series.get(spot)
         if series is None:
             series = await self._attempt(spot, bound, 1, backoff=0)
         else:
             self.same(series, bound)
         while True:
+            if series.plainly_done():
+                return await self._output(series)
             decided = self._decide(series)
             match decided:
                 case Complete():
@@ -117,6 +118,15 @@ class Dispatcher:
                     await self._repeat(series, bound, decided)
                 case Ask():
                     await self._ask(series, bound, decided)
+
+    def served(self, series: Series, bound: Bound) -> tuple[bool, object]:
+        """Whether the recorded output of a series that is plainly done can be given at once, and the output. Raises
+        Divergence (P18)."""
+        self.same(series, bound)
+        outcome = series.last.outcome
+        if not isinstance(outcome, EffectDone) or outcome.blob is not None:
+            return False, None
+        return True, fresh(outcome.output)
 
     def _point(self, name: str, key: object, kind: str, attempt: object) -> None:
         self.live.world.observe(name, run=self.live.run, step=self.step, effect=key, kind=kind, attempt=attempt)
@@ -157,24 +167,16 @@ class Dispatcher:
         members, key = self._announcement(spot, bound, attempt, backoff, series)
         if effect.local:
             return await self._local(spot, bound, members, key)
-        with live.act_scope() as scope:
-            await self._announce(spot, members, effect.kind)
-            self._point("effect.announced", members["effect_key"], effect.kind, attempt)
-            ghost = live.restored and effect.mutates and not live.announced_since_restore(series)
-            if not ghost:
-                await self._act(bound, members, key, attempt)
-        await self._heed(scope)
+        await self._announce(spot, members, effect.kind)
+        self._point("effect.announced", members["effect_key"], effect.kind, attempt)
+        ghost = live.restored and effect.mutates and not live.announced_since_restore(series)
+        if not ghost:
+            await self._act(bound, members, key, attempt)
         series = live.history.series[spot]
         if ghost:
             # A restored copy cannot know whether its original performed this: decided as an orphan would be.
             self._settle(series, "the store was restored; its original may have performed this")
         return series
-
-    async def _heed(self, scope: trio.CancelScope) -> None:
-        """When the run's own scope cut this act, the announcement stays without an outcome, as after a kill."""
-        if scope.cancelled_caught:
-            await trio.lowlevel.checkpoint()
-            raise self.live.cut_off()
 
     def _announcement(
         self, spot: Spot, bound: Bound, attempt: int, backoff: int, series: Series | None
@@ -255,10 +257,8 @@ class Dispatcher:
         """A local effect touches nothing outside: both its records ride, and no sync is paid."""
         live, effect = self.live, bound.call.effect
         call = CallContext(live.world, effect, live.run, key, int(str(members["attempt"])), blocking=effect.blocking)
-        with live.act_scope() as scope:
-            kind, outcome, blobs = await act(live.world, effect, bound.fresh(), call)
-            live.log.ride((EffectStarted, members), (kind, self._outcome_members(members) | outcome), blobs=blobs)
-        await self._heed(scope)
+        kind, outcome, blobs = await act(live.world, effect, bound.fresh(), call)
+        live.log.ride((EffectStarted, members), (kind, self._outcome_members(members) | outcome), blobs=blobs)
         return live.history.series[spot]
 
     def _outcome_members(self, started: dict[str, object]) -> dict[str, object]:
@@ -323,16 +323,14 @@ class Dispatcher:
         call = CallContext(
             live.world, effect, live.run, started.idempotency_key, started.attempt, blocking=effect.probe_blocking
         )
-        with live.act_scope() as scope:
-            self._point("effect.asked", started.effect_key, effect.kind, started.attempt)
-            verdict = await ask(live.world, effect, bound.fresh(), call)
-            early = decided.counts_from_ms is not None and asked_ms < decided.counts_from_ms
-            self._verdict(started, verdict, early=early)
-            thread = live.world.threads.get(call)
-            if thread is not None:
-                await thread.wait()
-                live.world.threads.pop(call, None)
-        await self._heed(scope)
+        self._point("effect.asked", started.effect_key, effect.kind, started.attempt)
+        verdict = await ask(live.world, effect, bound.fresh(), call)
+        early = decided.counts_from_ms is not None and asked_ms < decided.counts_from_ms
+        self._verdict(started, verdict, early=early)
+        thread = live.world.threads.get(call)
+        if thread is not None:
+            await thread.wait()
+            live.world.threads.pop(call, None)
 
     def _verdict(self, started: EffectStarted, verdict: Landed | DidNotHappen | Inconclusive, *, early: bool) -> None:
         """Every verdict is journaled (P5); one whose output cannot be recorded is inconclusive, and says why."""

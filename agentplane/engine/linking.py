@@ -8,26 +8,22 @@ from __future__ import annotations
 
 from agentplane.core import chain
 from agentplane.core.instants import to_text
-from agentplane.core.records import Record, encode_body
+from agentplane.core.records import Record, RunConcluded, encode_body
 from agentplane.journal.appends import Head, Linked
 
 Spec = tuple[type[Record], dict[str, object]]
 
 
-def make(kind: type[Record], run: str, epoch: int, seq: int, at_ms: int, members: dict[str, object]) -> Record:
-    """A record of ``run`` with its envelope."""
-    return kind(seq=seq, run=run, epoch=epoch, v=1, at=to_text(at_ms), **members)  # type: ignore[arg-type]
-
-
 def link(run: str, epoch: int, head: Head, specs: list[Spec], at_ms: int) -> tuple[Linked, ...]:
     """The records of ``specs``, linked one behind the other behind ``head``."""
     linked: list[Linked] = []
+    at = to_text(at_ms)
     for kind, members in specs:
-        if "chain_head" in kind.__struct_fields__ and "chain_head" not in members:
+        if kind is RunConcluded and "chain_head" not in members:
             members = members | {"chain_head": head.hash.hex()}
-        record = make(kind, run, epoch, head.seq + 1, at_ms, members)
+        record = kind(seq=head.seq + 1, run=run, epoch=epoch, v=1, at=at, **members)  # type: ignore[arg-type]
         body = encode_body(record)
-        item = Linked(record, body, chain.link(head.hash, body))
+        item = Linked(record, body, chain.link(head.hash, body), at_ms)
         linked.append(item)
         head = Head(record.seq, item.hash)
     return tuple(linked)

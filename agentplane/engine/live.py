@@ -6,8 +6,8 @@ Invariant: cancelling the run's scope reaches every act, and nothing else does (
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
+from types import TracebackType
 
 import trio
 
@@ -40,6 +40,31 @@ class Gate:
             raise Parked("the plane drains, and the effect does not fit in what is left")
 
 
+class ActScope:
+    """Entered around whatever one call of ``cx`` does; known to its run for as long, so that the run can cut it."""
+
+    __slots__ = ("_cut", "_known", "_scope")
+
+    def __init__(self, known: set[trio.CancelScope], *, cut: bool) -> None:
+        self._known = known
+        self._cut = cut
+        self._scope = trio.CancelScope(shield=True)
+
+    def __enter__(self) -> trio.CancelScope:
+        scope = self._scope
+        scope.__enter__()
+        if self._cut:
+            scope.cancel()
+        self._known.add(scope)
+        return scope
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        self._known.discard(self._scope)
+        return self._scope.__exit__(kind, error, trace)
+
+
 class LiveRun:
     """``cancel`` is the side table's row; ``restored`` marks a run admitted before the store was restored."""
 
@@ -62,17 +87,9 @@ class LiveRun:
         self._acts: set[trio.CancelScope] = set()
         self._cut = False
 
-    @contextmanager
-    def act_scope(self) -> Iterator[trio.CancelScope]:
+    def act_scope(self) -> ActScope:
         """A scope shielded from the skill's own timeouts, cut when the run's is."""
-        with trio.CancelScope(shield=True) as scope:
-            if self._cut:
-                scope.cancel()
-            self._acts.add(scope)
-            try:
-                yield scope
-            finally:
-                self._acts.discard(scope)
+        return ActScope(self._acts, cut=self._cut)
 
     async def relay(self) -> None:
         """Runs beside the steps: a cancellation from outside reaches the run through here, and only through here."""

@@ -16,6 +16,7 @@ import msgspec
 from agentplane.core import bounds, chain
 from agentplane.core.effects import Phase
 from agentplane.core.errors import (
+    AgentplaneError,
     DuplicateAdmission,
     DuplicateEffect,
     Fenced,
@@ -49,12 +50,15 @@ from agentplane.journal.tx import Row, Tx, number, raw, text
 
 
 class Linked(msgspec.Struct, frozen=True):
-    """A record with its bytes and its place in the chain, made by the run's owner before it is queued
-    (W5)."""
+    """A record with its bytes and its place in the chain, made by the run's owner before it is queued (W5).
+
+    ``at_ms``: the instant of the record's ``at``, ms UTC, when whoever linked it had it; else it is read from there.
+    """
 
     record: Record
     body: bytes
     hash: bytes
+    at_ms: int | None = None
 
 
 class Head(msgspec.Struct, frozen=True):
@@ -78,18 +82,55 @@ def append(
     RunSealed, NotFound (the run was never admitted), DuplicateEffect, OpenEffects, PayloadTooLarge; and
     InvariantViolation for records that are not linked to one another.
     """
-    lease = tx.one("SELECT epoch, takeovers, owner FROM lease WHERE tenant = ? AND run = ?", tx.tenant, run)
+    at, landed, announces = head, 0, False
+    try:
+        for digest, value in (blobs or {}).items():
+            tx.run("INSERT OR IGNORE INTO blob (tenant, digest, bytes) VALUES (?, ?, ?)", tx.tenant, digest, value)
+        for item in linked:
+            record = item.record
+            if type(record) is RunConcluded and landed:
+                _count_landed(tx, run, landed)
+                landed = 0
+            landed += _insert(tx, run, epoch, at, item)
+            announces = announces or type(record) is EffectStarted
+            at = Head(record.seq, item.hash)
+    except AgentplaneError:
+        # Whether this writer may append at all is the first question, whatever else is wrong with what it brings.
+        _may_append(tx, run, epoch, head)
+        raise
+    moved = tx.run(MOVE, at.seq, at.hash, landed, tx.tenant, run, head.seq, head.hash, announces, tx.tenant, run, epoch)
+    if not moved:
+        _may_append(tx, run, epoch, head)
+        if any(type(item.record) is not StepStarted for item in linked):
+            # That a step began is not progress: a step that kills its process begins at every life (P4).
+            tx.run("UPDATE lease SET takeovers = 0 WHERE tenant = ? AND run = ?", tx.tenant, run)
+        tx.run(MOVE_ANYWAY, at.seq, at.hash, landed, tx.tenant, run)
+        if announces:
+            tx.run("UPDATE run SET status = 'running' WHERE tenant = ? AND run = ?", tx.tenant, run)
+    return at
+
+
+MOVE_ANYWAY: Final = "UPDATE run SET head_seq = ?, head_hash = ?, landed = landed + ? WHERE tenant = ? AND run = ?"
+MOVE: Final = MOVE_ANYWAY + (
+    " AND head_seq = ? AND head_hash = ? AND log_index IS NULL AND (status = 'running' OR NOT ?)"
+    " AND EXISTS (SELECT 1 FROM lease WHERE tenant = ? AND run = ? AND epoch = ? AND owner IS NOT NULL"
+    " AND takeovers = 0)"
+)
+"""The fence, the head and the seal, judged by the statement that moves the head: it moves nothing where one of them
+does not hold, or where more than the head has to change."""
+
+
+def _may_append(tx: Tx, run: str, epoch: int, head: Head) -> None:
+    """Raises what keeps a writer at ``epoch`` from appending behind ``head``, if anything does."""
+    lease = tx.one("SELECT epoch, owner FROM lease WHERE tenant = ? AND run = ?", tx.tenant, run)
     if lease is None:
         raise LeaseNotHeld(f"No lease of {run} was ever taken.", run=run)
     at_epoch = number(lease[0])
     if at_epoch != epoch:
         raise Fenced(f"The run {run} is at epoch {at_epoch}; this writer has {epoch}.", run=run, epoch=epoch)
-    if lease[2] is None:
+    if lease[1] is None:
         # Not held by an expiry: an expired lease that nobody took still writes (L1), a released one does not.
         raise LeaseNotHeld(f"The lease of {run} at epoch {epoch} was released.", run=run)
-    if number(lease[1]) and any(not isinstance(item.record, StepStarted) for item in linked):
-        # That a step began is not progress: a step that kills its process begins at every life (P4).
-        tx.run("UPDATE lease SET takeovers = 0 WHERE tenant = ? AND run = ?", tx.tenant, run)
     stored = tx.one("SELECT head_seq, head_hash, log_index FROM run WHERE tenant = ? AND run = ?", tx.tenant, run)
     if stored is None:
         raise NotFound(f"There is no run {run}.", run=run)
@@ -98,22 +139,10 @@ def append(
     at = Head(number(stored[0]), raw(stored[1]))
     if at != head:
         raise HeadMoved(f"The run {run} ends at record {at.seq}; this append follows {head.seq}.", run=run, seq=at.seq)
-    for digest, value in (blobs or {}).items():
-        tx.run("INSERT OR IGNORE INTO blob (tenant, digest, bytes) VALUES (?, ?, ?)", tx.tenant, digest, value)
-    for item in linked:
-        _insert(tx, run, epoch, head, item)
-        head = Head(item.record.seq, item.hash)
-    tx.run(
-        "UPDATE run SET head_seq = ?, head_hash = ? WHERE tenant = ? AND run = ?",
-        head.seq,
-        head.hash,
-        tx.tenant,
-        run,
-    )
-    return head
 
 
-def _insert(tx: Tx, run: str, epoch: int, head: Head, item: Linked) -> None:
+def _insert(tx: Tx, run: str, epoch: int, head: Head, item: Linked) -> int:
+    """Insert one record and what follows from it; by how many it changes the run's count of landed work."""
     record = item.record
     ensure(
         record.run == run and record.epoch == epoch,
@@ -123,26 +152,27 @@ def _insert(tx: Tx, run: str, epoch: int, head: Head, item: Linked) -> None:
         raise HeadMoved(f"Record {record.seq} cannot follow record {head.seq} of {run}.", run=run, seq=head.seq)
     if len(item.body) > bounds.RECORD_BYTES_MAX:
         raise PayloadTooLarge(f"A record of {len(item.body)} bytes is over the bound of {bounds.RECORD_BYTES_MAX}.")
-    ensure(
-        chain.link(head.hash, item.body) == item.hash,
-        f"INV-08 a record's hash covers its body and the hash before it ({run}, record {record.seq})",
-    )
+    if chain.link(head.hash, item.body) != item.hash:
+        violated(f"INV-08 a record's hash covers its body and the hash before it ({run}, record {record.seq})")
     derive = DERIVE.get(type(record))
-    if derive is not None:
-        derive(tx, record)
-    tx.run(
-        "INSERT INTO record (tenant, run, seq, epoch, kind, case_id, at_ms, hash, body) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        tx.tenant,
-        run,
-        record.seq,
-        epoch,
-        type(record).__name__,
-        record.case,
-        from_text(record.at),
-        item.hash,
-        item.body,
-    )
+    change = 0 if derive is None else derive(tx, record)
+    try:
+        tx.run(
+            "INSERT INTO record (tenant, run, seq, epoch, kind, case_id, at_ms, hash, body) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            tx.tenant,
+            run,
+            record.seq,
+            epoch,
+            type(record).__name__,
+            record.case,
+            from_text(record.at) if item.at_ms is None else item.at_ms,
+            item.hash,
+            item.body,
+        )
+    except tx.dialect.unique_violation:
+        raise HeadMoved(f"The run {run} has a record {record.seq} already.", run=run, seq=record.seq) from None
+    return change or 0
 
 
 def admit(tx: Tx, run: str, *, capability: str, incarnation: str, at_ms: int, own: bool = False) -> None:
@@ -199,35 +229,33 @@ def _effect_started(tx: Tx, record: EffectStarted) -> None:
             f"The run {record.run} has announced the effect {record.effect_key} before.",
             run=record.run, effect=record.effect_key,
         ) from None  # fmt: skip
-    tx.run(
-        "UPDATE run SET status = 'running' WHERE tenant = ? AND run = ? AND status <> 'running'",
-        tx.tenant,
-        record.run,
-    )
 
 
 STANDING: Final = frozenset({"done", "landed", "in_doubt", "inconclusive"})
 """States of an attempt that took effect, or may have; ``run.landed`` counts those of mutations."""
 
 
-def _effect_ended(tx: Tx, record: EffectDone | EffectFailed) -> None:
+def _effect_ended(tx: Tx, record: EffectDone | EffectFailed) -> int:
     """An announcement has one outcome (P3)."""
-    state, mutates, *_ = _effect_row(tx, record)
-    where = f"({record.run}, record {record.seq})"
-    ensure(state == "announced", f"INV-04 an announcement has one outcome {where}; this one is {state!r}")
     after = "done" if isinstance(record, EffectDone) else record.disposition.value
-    _set_state(tx, record, after)
-    if mutates:
-        _count_landed(tx, record.run, int(after in STANDING))
+    ended = tx.one(
+        "UPDATE effect SET state = ? WHERE tenant = ? AND run = ? AND key = ? AND state = 'announced' "
+        "RETURNING mutates",
+        after, tx.tenant, record.run, bytes.fromhex(record.effect_key or ""),
+    )  # fmt: skip
+    if ended is None:
+        state, *_ = _effect_row(tx, record)
+        violated(f"INV-04 an announcement has one outcome ({record.run}, record {record.seq}); this one is {state!r}")
+    return int(bool(ended[0]) and after in STANDING)
 
 
-def _effect_reconciled(tx: Tx, record: EffectReconciled) -> None:
+def _effect_reconciled(tx: Tx, record: EffectReconciled) -> int:
     """A verdict; what is done or has landed may only be said to have landed. Raises NotApplicable."""
     state, mutates, *place = _effect_row(tx, record)
     if state in ("done", "landed") and record.verdict != "landed":
         raise NotApplicable(f"The effect {record.effect_key} took place; no verdict undoes that.", run=record.run)
     if state == "done":
-        return
+        return 0
     after = "in_doubt" if record.early and record.verdict != "landed" else record.verdict
     _set_state(tx, record, after)
     change = (after in STANDING) - (state in STANDING)
@@ -238,8 +266,7 @@ def _effect_reconciled(tx: Tx, record: EffectReconciled) -> None:
             "AND phase = ? AND ordinal = ? AND state IN ('in_doubt', 'inconclusive')",
             tx.tenant, record.run, *place,
         )  # fmt: skip
-    if mutates:
-        _count_landed(tx, record.run, change)
+    return change if mutates else 0
 
 
 def _effect_row(tx: Tx, record: Record) -> Row:
@@ -260,8 +287,7 @@ def _set_state(tx: Tx, record: Record, state: str) -> None:
 
 
 def _count_landed(tx: Tx, run: str, change: int) -> None:
-    if change:
-        tx.run("UPDATE run SET landed = landed + ? WHERE tenant = ? AND run = ?", change, tx.tenant, run)
+    tx.run("UPDATE run SET landed = landed + ? WHERE tenant = ? AND run = ?", change, tx.tenant, run)
 
 
 def open_effects(tx: Tx, run: str, step: int | None = None) -> list[str]:
@@ -310,7 +336,7 @@ def _admitted(tx: Tx, record: RunAdmitted) -> None:
     ensure(record.seq == 1, "INV-05 a run begins with its admission")
 
 
-DERIVE: Final[dict[type[Record], Callable[[Tx, Any], None]]] = {
+DERIVE: Final[dict[type[Record], Callable[[Tx, Any], int | None]]] = {
     RunAdmitted: _admitted,
     EffectStarted: _effect_started,
     EffectDone: _effect_ended,

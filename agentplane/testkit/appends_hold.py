@@ -200,6 +200,7 @@ def a_sealed_run_refuses_appends(probe: Probe, store: StoreHandle) -> None:
     one.append(one.concluded("succeeded"))
     store.unit(lambda tx: appends.seal(tx, one.run))
     probe.refused(RunSealed, lambda: one.append(one.started(1)), "a sealed run took a record")
+    probe.refused(RunSealed, lambda: one.append(one.concluded("failed")), "a sealed run was concluded again")
 
 
 @check

@@ -150,6 +150,11 @@ def a_stale_epoch_is_fenced(probe: Probe, store: StoreHandle) -> None:
     store.now_ms += TTL_MS
     other.acquire()
     probe.refused(Fenced, lambda: one.append(one.started(1)), "a displaced owner appended")
+    # Passed on without a death: neither a takeover nor a record stands between the two epochs.
+    past, following = Ledger(store, 2).admit(), Ledger(store, 2, owner="p2")
+    store.unit(lambda tx: leases.release(tx, past.lease))
+    following.acquire()
+    probe.refused(Fenced, lambda: past.append(past.started(1)), "an owner that let go appended to the next one's run")
 
 
 @check
