@@ -94,6 +94,12 @@ def demo(args: Args) -> int:
     return lab_demo(args)
 
 
+def bench(args: Args) -> int:
+    from agentplane.lab.bench.command import bench as lab_bench
+
+    return lab_bench(args)
+
+
 def completion(args: Args) -> int:
     from agentplane.cli.completion import script
 

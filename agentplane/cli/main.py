@@ -183,6 +183,12 @@ def _other_verbs(verb) -> None:  # type: ignore[no-untyped-def]
     demo.add_argument("--json", action="store_true")
     demo.add_argument("--keep", type=Path, metavar="DIR", help="keep both books and the logs")
     demo.add_argument("--sabotage", choices=("announce-late", "key-per-attempt", "doubt-is-failure", "forget-epoch"))
+    bench = verb("bench", "measure what an effect costs on this disk", reach=False, output=False)
+    bench.add_argument("--quick", action="store_true", help="a fifth of the work, in under a minute")
+    bench.add_argument("--json", action="store_true")
+    bench.add_argument(
+        "--directory", type=Path, metavar="DIR", help="measure on the disk of DIR (default: the temporary directory)"
+    )
     completion = verb("completion", "print a completion script", reach=False, output=False)
     completion.add_argument("shell", choices=("bash", "zsh", "fish"))
     verb("version", "print the version", reach=False)

@@ -398,6 +398,7 @@ VERBS: Final[dict[str, Callable[[Args], int]]] = {
     "config": alone.config,
     "token": alone.token,
     "demo": alone.demo,
+    "bench": alone.bench,
     "completion": alone.completion,
     "version": alone.version,
 }

@@ -47,6 +47,9 @@ LINGER_MAX_US: Final = 400
 trips."""
 RIDERS_MAX: Final = 256
 """Uncommitted rider records of one run."""
+HELD_MAX: Final = 128
+"""Records of local effects that a run holds back from the writer: half of what it may have uncommitted, so that it
+need not wait while they are written."""
 RIDER_BYTES_MAX: Final = 4 * MIB
 """Uncommitted rider bytes of one run."""
 BUSY_WAIT_MS: Final = 5_000
@@ -116,7 +119,7 @@ def _check() -> None:
     relations = {
         "a value fits its record": VALUE_BYTES_MAX < RECORD_BYTES_MAX <= BLOB_BYTES_MAX,
         "a record fits a batch": RECORD_BYTES_MAX <= RIDER_BYTES_MAX <= BATCH_BYTES_MAX,
-        "a run's riders fit a batch": RIDERS_MAX <= BATCH_UNITS_MAX,
+        "a run's riders fit a batch": 2 * HELD_MAX <= RIDERS_MAX <= BATCH_UNITS_MAX,
         "two renewals may be lost": LEASE_TTL_MIN_S * 1000 // RENEWALS_PER_TTL > BATCH_MS_MAX,
         "the floor lies under low": BALLAST_BYTES < ROOM_FLOOR_BYTES < ROOM_LOW_BYTES,
         "our key window is shorter than a provider's day": KEY_WINDOW_S < 86_400,

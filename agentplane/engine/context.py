@@ -163,6 +163,7 @@ class StepContext:
     async def _one(self, spot: Spot, bound: Bound) -> Any:
         token = IN_STEP.set(None)
         self._busy = True
+        waited = spot not in self._live.history.series
         output: object = None
         try:
             # Nothing of the skill's own scopes reaches into a call: what it began is recorded and decided (P11).
@@ -175,7 +176,11 @@ class StepContext:
             IN_STEP.reset(token)
         await self._heed(scope)
         # Every cx call is a checkpoint (W8), also one that never had to wait.
-        await self._checkpoint()
+        if waited and not bound.call.effect.local:
+            # The announcement was waited for; what is left of a checkpoint is to hear the skill's own scopes.
+            await trio.lowlevel.checkpoint_if_cancelled()
+        else:
+            await self._checkpoint()
         return output
 
     async def _checkpoint(self) -> None:

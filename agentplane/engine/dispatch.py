@@ -254,11 +254,14 @@ class Dispatcher:
             self.live.log.ride(record, blobs=blobs, linger=record[0] is EffectDone)
 
     async def _local(self, spot: Spot, bound: Bound, members: dict[str, object], key: str) -> Series:
-        """A local effect touches nothing outside: both its records ride, and no sync is paid."""
+        """A local effect touches nothing outside: both its records ride, held for whatever of the run is queued next, and
+        no sync is paid."""
         live, effect = self.live, bound.call.effect
         call = CallContext(live.world, effect, live.run, key, int(str(members["attempt"])), blocking=effect.blocking)
         kind, outcome, blobs = await act(live.world, effect, bound.fresh(), call)
-        live.log.ride((EffectStarted, members), (kind, self._outcome_members(members) | outcome), blobs=blobs)
+        live.log.ride(
+            (EffectStarted, members), (kind, self._outcome_members(members) | outcome), held=True, blobs=blobs
+        )
         return live.history.series[spot]
 
     def _outcome_members(self, started: dict[str, object]) -> dict[str, object]:

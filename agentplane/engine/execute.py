@@ -65,6 +65,7 @@ async def _steps(live: LiveRun, skills: Mapping[str, Skill], writer: WriterLike)
     live.world.observe("run.concluding", run=live.run)
     if stopped is not None and stopped.outcome in ("parked", "dropped"):
         reason = stopped.stop.reason if stopped.stop is not None else None
+        live.log.flush()
         return End(outcome=stopped.outcome, reason=reason)
     end = _end_of(plan, results, stopped)
     if live.log.appended == before and not live.log.uncommitted and _same(live, end):

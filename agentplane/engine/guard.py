@@ -28,6 +28,7 @@ EVENTS: Final = frozenset({
     "sqlite3.connect", "urllib.Request", "ftplib.connect", "smtplib.connect", "http.client.connect",
 })  # fmt: skip
 _WRITES: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_READS: Final = frozenset({"r", "rb", "rt"})
 _PASSED: Final = ("<frozen importlib", "importlib/", "/logging/__init__.py", "/logging/handlers.py")
 
 _OUTERMOST: Final = (f"engine{os.sep}executor.py", f"engine{os.sep}blocking.py")
@@ -53,7 +54,7 @@ def install() -> None:
 
 
 def _hook(event: str, args: tuple[Any, ...]) -> None:
-    if event not in EVENTS:
+    if event not in EVENTS or (event == "open" and args[1] in _READS):
         return
     cx = IN_STEP.get()
     if cx is None or (event == "open" and not _writes(args)):

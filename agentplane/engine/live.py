@@ -125,6 +125,7 @@ class LiveRun:
         """Wait between attempts, at a boundary: whatever interrupts is heard, and what may not be heeded does not
         shorten the wait. Raises the stops, and Parked when an act of ``timeout_s`` does not fit any more."""
         deadline = trio.current_time() + seconds
+        self.log.flush()
         while True:
             self.hear_cancel()
             self.gate.check(timeout_s)

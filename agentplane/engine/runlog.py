@@ -1,6 +1,6 @@
 """A run's own end of its chain: linking, queueing, and linking again after a refusal (W2).
 
-Owns the owner's head, which is ahead of the stored one by what is queued. Refuses every record after a refused rider
+Owns the owner's head, which is ahead of the stored one by what is queued or held. Refuses every record after a refused rider
 (W7). Invariant: records are linked in the order in which they are queued, and whatever was queued behind a refused
 barrier is linked again on the real head and queued again, in the same order.
 """
@@ -111,19 +111,27 @@ class RunLog:
         self._queued: deque[_Entry] = deque()
         self._relinking = False
         self._quiet: trio.Event | None = None
+        self._records = 0
+        self._bytes = 0
+        self._held: _Entry | None = None
 
     @property
     def uncommitted(self) -> int:
-        return len(self._queued)
+        """Records of this run that are not known to be committed."""
+        return self._records
 
     # --- appending ---------------------------------------------------------------------------------------------------
 
-    def ride(self, *records: Spec, linger: bool = True,
+    def ride(self, *records: Spec, linger: bool = True, held: bool = False,
              blobs: dict[bytes, bytes] | None = None) -> list[Record]:  # fmt: skip
         """Queue a rider: durable with, or before, the next act of the run. Returns the records as linked (W5).
 
-        Raises Dropped when the run is latched, PayloadTooLarge or SecretInRecord before anything is queued.
+        ``held``: nothing outside knows of it, and lost it is made again, so that it wakes no writer: it waits here for
+        whatever of the run is queued next, or for ``flush``. Raises Dropped when the run is latched, PayloadTooLarge or
+        SecretInRecord before anything is queued.
         """
+        if held and not blobs and not self._relinking:
+            return self._hold(records)
         entry = self._entry(records, barrier=False, linger=linger, extra=None, blobs=blobs)
         self._put(entry)
         records_linked = [item.record for item in entry.linked]
@@ -155,8 +163,36 @@ class RunLog:
             raise entry.error
         return [item.record for item in entry.linked]
 
+    def _hold(self, records: tuple[Spec, ...]) -> list[Record]:
+        self._check()
+        entry = _Entry(list(records), self._now_ms(), barrier=False, linger=True, extra=None, blobs={})
+        self._link(entry, self._head)
+        fresh = entry.linked
+        held = self._held
+        if held is None:
+            self._held = entry
+            self._queued.append(entry)
+        else:
+            held.specs += entry.specs
+            held.linked += fresh
+            held.size += entry.size
+        self._count(entry, 1)
+        self._head = Head(fresh[-1].record.seq, fresh[-1].hash)
+        for item in fresh:
+            self.history.add(item.record)
+        if len((self._held or entry).linked) >= bounds.HELD_MAX or self._bytes >= bounds.RIDER_BYTES_MAX // 2:
+            self.flush()
+        return [item.record for item in fresh]
+
+    def flush(self) -> None:
+        """Hand the writer what was held."""
+        held, self._held = self._held, None
+        if held is not None and self.latched is None and not self._relinking:
+            self._submit(held)
+
     async def settle(self) -> None:
         """Wait until nothing of this run is uncommitted; raises Dropped when it was refused."""
+        self.flush()
         while self._queued and self.latched is None:
             if self._quiet is None:
                 self._quiet = trio.Event()
@@ -164,8 +200,8 @@ class RunLog:
         self._check()
 
     async def room(self) -> None:
-        """Wait while the run has as much uncommitted as it may (W8)."""
-        if len(self._queued) < bounds.RIDERS_MAX and sum(e.size for e in self._queued) < bounds.RIDER_BYTES_MAX:
+        """Wait while an effect's two records would be more than the run may have uncommitted (W8)."""
+        if self._records + 2 <= bounds.RIDERS_MAX and self._bytes < bounds.RIDER_BYTES_MAX:
             return
         await self.settle()
 
@@ -206,7 +242,9 @@ class RunLog:
         entry.size = sum(len(item.body) for item in linked)
 
     def _put(self, entry: _Entry) -> None:
+        self.flush()
         self._queued.append(entry)
+        self._count(entry, 1)
         last = entry.linked[-1]
         self._head = Head(last.record.seq, last.hash)
         if not self._relinking:
@@ -259,15 +297,22 @@ class RunLog:
         self._head = self._stored
         again = list(self._queued)
         self._queued.clear()
+        self._records = self._bytes = 0
+        self._held = None
         for other in again:
             if other.needs is not None and other.needs.error is not None:
                 continue
             self._link(other, self._head)
             self._put(other)
 
+    def _count(self, entry: _Entry, sign: int) -> None:
+        self._records += sign * len(entry.linked)
+        self._bytes += sign * entry.size
+
     def _finish(self, entry: _Entry, error: BaseException | None) -> None:
         if entry in self._queued:
             self._queued.remove(entry)
+            self._count(entry, -1)
         entry.error = error
         if entry.done is not None:
             entry.done.set()
@@ -295,6 +340,7 @@ class RunLog:
         if entry.unit is not None and not entry.unit.withdraw():
             return False
         self._queued.pop()
+        self._count(entry, -1)
         self._head = entry.head
         entry.unit = None
         self._relink_when_quiet()

@@ -182,6 +182,8 @@ class Runs:
             await self.renew_once()
 
     async def renew_once(self) -> None:
+        for live in self.live.values():
+            live.log.flush()
         held = {live.log.lease: live for live in self.live.values()}
         if not held:
             return

@@ -49,7 +49,9 @@ class ReadOnlyLog(RunLog):
         lease = Lease(run, "nobody", 1)
         super().__init__(run, lease, history, Head(), _NoWriter(), lambda: 0, on_latch=lambda _: None)
 
-    def ride(self, *records: Spec, linger: bool = True, blobs: dict[bytes, bytes] | None = None) -> list[Record]:
+    def ride(
+        self, *records: Spec, linger: bool = True, held: bool = False, blobs: dict[bytes, bytes] | None = None
+    ) -> list[Record]:
         raise WouldPerform(f"the code goes on where the history ends, with {records[0][0].__name__}")
 
     async def barrier(

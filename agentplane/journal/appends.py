@@ -82,35 +82,43 @@ def append(
     RunSealed, NotFound (the run was never admitted), DuplicateEffect, OpenEffects, PayloadTooLarge; and
     InvariantViolation for records that are not linked to one another.
     """
-    at, landed, announces = head, 0, False
+    at, landed, opened, announces = head, 0, 0, False
     try:
         for digest, value in (blobs or {}).items():
             tx.run("INSERT OR IGNORE INTO blob (tenant, digest, bytes) VALUES (?, ?, ?)", tx.tenant, digest, value)
         for item in linked:
             record = item.record
-            if type(record) is RunConcluded and landed:
-                _count_landed(tx, run, landed)
-                landed = 0
-            landed += _insert(tx, run, epoch, at, item)
-            announces = announces or type(record) is EffectStarted
+            if isinstance(record, StepFinished | RunConcluded) and (landed or opened):
+                # These ask for the counts, and so they find them as the records before them left them.
+                tx.run(COUNT, landed, opened, tx.tenant, run)
+                landed = opened = 0
+            more_landed, more_open = _insert(tx, run, epoch, at, item)
+            landed += more_landed
+            opened += more_open
+            announces = announces or more_open > 0
             at = Head(record.seq, item.hash)
     except AgentplaneError:
         # Whether this writer may append at all is the first question, whatever else is wrong with what it brings.
         _may_append(tx, run, epoch, head)
         raise
-    moved = tx.run(MOVE, at.seq, at.hash, landed, tx.tenant, run, head.seq, head.hash, announces, tx.tenant, run, epoch)
+    moved = tx.run(
+        MOVE, at.seq, at.hash, landed, opened, tx.tenant, run, head.seq, head.hash, announces, tx.tenant, run, epoch
+    )
     if not moved:
         _may_append(tx, run, epoch, head)
         if any(type(item.record) is not StepStarted for item in linked):
             # That a step began is not progress: a step that kills its process begins at every life (P4).
             tx.run("UPDATE lease SET takeovers = 0 WHERE tenant = ? AND run = ?", tx.tenant, run)
-        tx.run(MOVE_ANYWAY, at.seq, at.hash, landed, tx.tenant, run)
+        tx.run(MOVE_ANYWAY, at.seq, at.hash, landed, opened, tx.tenant, run)
         if announces:
             tx.run("UPDATE run SET status = 'running' WHERE tenant = ? AND run = ?", tx.tenant, run)
     return at
 
 
-MOVE_ANYWAY: Final = "UPDATE run SET head_seq = ?, head_hash = ?, landed = landed + ? WHERE tenant = ? AND run = ?"
+COUNT: Final = "UPDATE run SET landed = landed + ?, open = open + ? WHERE tenant = ? AND run = ?"
+MOVE_ANYWAY: Final = (
+    "UPDATE run SET head_seq = ?, head_hash = ?, landed = landed + ?, open = open + ? WHERE tenant = ? AND run = ?"
+)
 MOVE: Final = MOVE_ANYWAY + (
     " AND head_seq = ? AND head_hash = ? AND log_index IS NULL AND (status = 'running' OR NOT ?)"
     " AND EXISTS (SELECT 1 FROM lease WHERE tenant = ? AND run = ? AND epoch = ? AND owner IS NOT NULL"
@@ -141,8 +149,13 @@ def _may_append(tx: Tx, run: str, epoch: int, head: Head) -> None:
         raise HeadMoved(f"The run {run} ends at record {at.seq}; this append follows {head.seq}.", run=run, seq=at.seq)
 
 
-def _insert(tx: Tx, run: str, epoch: int, head: Head, item: Linked) -> int:
-    """Insert one record and what follows from it; by how many it changes the run's count of landed work."""
+Change = tuple[int, int]
+"""By how many a record changes a run's counts of landed work and of announcements without an outcome."""
+NO_CHANGE: Final[Change] = (0, 0)
+
+
+def _insert(tx: Tx, run: str, epoch: int, head: Head, item: Linked) -> Change:
+    """Insert one record and what follows from it; how it changes what is counted."""
     record = item.record
     ensure(
         record.run == run and record.epoch == epoch,
@@ -155,7 +168,7 @@ def _insert(tx: Tx, run: str, epoch: int, head: Head, item: Linked) -> int:
     if chain.link(head.hash, item.body) != item.hash:
         violated(f"INV-08 a record's hash covers its body and the hash before it ({run}, record {record.seq})")
     derive = DERIVE.get(type(record))
-    change = 0 if derive is None else derive(tx, record)
+    change = None if derive is None else derive(tx, record)
     try:
         tx.run(
             "INSERT INTO record (tenant, run, seq, epoch, kind, case_id, at_ms, hash, body) "
@@ -172,7 +185,7 @@ def _insert(tx: Tx, run: str, epoch: int, head: Head, item: Linked) -> int:
         )
     except tx.dialect.unique_violation:
         raise HeadMoved(f"The run {run} has a record {record.seq} already.", run=run, seq=record.seq) from None
-    return change or 0
+    return change or NO_CHANGE
 
 
 def admit(tx: Tx, run: str, *, capability: str, incarnation: str, at_ms: int, own: bool = False) -> None:
@@ -206,7 +219,7 @@ def claim_key(tx: Tx, key: str, run: str, digest: bytes) -> None:
     )  # fmt: skip
 
 
-def _effect_started(tx: Tx, record: EffectStarted) -> None:
+def _effect_started(tx: Tx, record: EffectStarted) -> Change:
     ensure(
         record.effect_key is not None and record.step is not None,
         "INV-03 an announcement names its key and step",
@@ -229,13 +242,14 @@ def _effect_started(tx: Tx, record: EffectStarted) -> None:
             f"The run {record.run} has announced the effect {record.effect_key} before.",
             run=record.run, effect=record.effect_key,
         ) from None  # fmt: skip
+    return 0, 1
 
 
 STANDING: Final = frozenset({"done", "landed", "in_doubt", "inconclusive"})
 """States of an attempt that took effect, or may have; ``run.landed`` counts those of mutations."""
 
 
-def _effect_ended(tx: Tx, record: EffectDone | EffectFailed) -> int:
+def _effect_ended(tx: Tx, record: EffectDone | EffectFailed) -> Change:
     """An announcement has one outcome (P3)."""
     after = "done" if isinstance(record, EffectDone) else record.disposition.value
     ended = tx.one(
@@ -246,16 +260,16 @@ def _effect_ended(tx: Tx, record: EffectDone | EffectFailed) -> int:
     if ended is None:
         state, *_ = _effect_row(tx, record)
         violated(f"INV-04 an announcement has one outcome ({record.run}, record {record.seq}); this one is {state!r}")
-    return int(bool(ended[0]) and after in STANDING)
+    return int(bool(ended[0]) and after in STANDING), -1
 
 
-def _effect_reconciled(tx: Tx, record: EffectReconciled) -> int:
+def _effect_reconciled(tx: Tx, record: EffectReconciled) -> Change:
     """A verdict; what is done or has landed may only be said to have landed. Raises NotApplicable."""
     state, mutates, *place = _effect_row(tx, record)
     if state in ("done", "landed") and record.verdict != "landed":
         raise NotApplicable(f"The effect {record.effect_key} took place; no verdict undoes that.", run=record.run)
     if state == "done":
-        return 0
+        return NO_CHANGE
     after = "in_doubt" if record.early and record.verdict != "landed" else record.verdict
     _set_state(tx, record, after)
     change = (after in STANDING) - (state in STANDING)
@@ -266,7 +280,7 @@ def _effect_reconciled(tx: Tx, record: EffectReconciled) -> int:
             "AND phase = ? AND ordinal = ? AND state IN ('in_doubt', 'inconclusive')",
             tx.tenant, record.run, *place,
         )  # fmt: skip
-    return change if mutates else 0
+    return change if mutates else 0, -(state == "announced")
 
 
 def _effect_row(tx: Tx, record: Record) -> Row:
@@ -286,12 +300,12 @@ def _set_state(tx: Tx, record: Record, state: str) -> None:
     )  # fmt: skip
 
 
-def _count_landed(tx: Tx, run: str, change: int) -> None:
-    tx.run("UPDATE run SET landed = landed + ? WHERE tenant = ? AND run = ?", change, tx.tenant, run)
-
-
 def open_effects(tx: Tx, run: str, step: int | None = None) -> list[str]:
-    """Hex keys of announcements without an outcome, of the run or of one step."""
+    """Hex keys of announcements without an outcome, of the run or of one step; reads the run's effects only where its
+    count says that there are some."""
+    counted = tx.one("SELECT open FROM run WHERE tenant = ? AND run = ?", tx.tenant, run)
+    if counted is None or not counted[0]:
+        return []
     where = "" if step is None else " AND step = ?"
     params: tuple[int, ...] = () if step is None else (step,)
     rows = tx.all(
@@ -336,7 +350,7 @@ def _admitted(tx: Tx, record: RunAdmitted) -> None:
     ensure(record.seq == 1, "INV-05 a run begins with its admission")
 
 
-DERIVE: Final[dict[type[Record], Callable[[Tx, Any], int | None]]] = {
+DERIVE: Final[dict[type[Record], Callable[[Tx, Any], Change | None]]] = {
     RunAdmitted: _admitted,
     EffectStarted: _effect_started,
     EffectDone: _effect_ended,

@@ -83,7 +83,7 @@ async def test_a_local_effect_pays_no_commit(tmp_path: Path) -> None:
         before = plane.writer.commits
         outcome = await plane.run("story.run", {})
         assert outcome.status == "succeeded" and outcome.output == 2_890 + 10
-        assert plane.writer.commits - before < 250, "commits come of full queues and quiet moments, not of effects"
+        assert plane.writer.commits - before < 25, "commits come of what was held too long, not of effects"
         assert kinds_count(plane, outcome.run) == 1_010
 
 
@@ -194,7 +194,7 @@ async def test_a_run_waits_when_too_much_of_it_is_uncommitted(autojump_clock: Mo
         for _ in range(bounds.RIDERS_MAX * 8):
             await trio.lowlevel.checkpoint()
             most[0] = max(most[0], plane.runs.live[admission.run].log.uncommitted)
-        assert most[0] == bounds.RIDERS_MAX
+        assert bounds.RIDERS_MAX - 2 <= most[0] <= bounds.RIDERS_MAX
         points.at.clear()
         inline(plane).let_go()
         await until(lambda: not plane.runs.live)
