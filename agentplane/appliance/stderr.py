@@ -38,7 +38,7 @@ class StderrWriter:
         self._unsaid = 0
         self._dropped = 0
         self._thread = threading.Thread(target=self._write, name="stderr", daemon=True)
-        self._before: TextIO | None = None
+        self._before: tuple[TextIO, TextIO] | None = None
 
     @property
     def dropped(self) -> int:
@@ -46,12 +46,14 @@ class StderrWriter:
         return self._dropped
 
     def start(self, *, take_over: bool = False) -> None:
-        """Begin to write. With ``take_over`` what Python itself and libraries print to ``sys.stderr`` goes
-        the same way.
+        """Begin to write. With ``take_over`` what Python itself, libraries and skills print to ``sys.stderr`` and
+        ``sys.stdout`` goes the same way.
         """
         self._thread.start()
         if take_over:
-            self._before, sys.stderr = sys.stderr, _Lines(self)
+            # A serving plane has nothing to say on standard output; a full pipe there would hold up the loop as well.
+            self._before = sys.stdout, sys.stderr
+            sys.stdout = sys.stderr = _Lines(self)
 
     def line(self, text: str) -> None:
         """Say one line (or several, as a traceback is). From any thread; never waits, never raises."""
@@ -67,7 +69,7 @@ class StderrWriter:
     def close(self, timeout_s: float = CLOSE_S) -> bool:
         """Take no more and write what waits, for at most ``timeout_s``; whether all of it went out."""
         if self._before is not None:
-            sys.stderr, self._before = self._before, None
+            (sys.stdout, sys.stderr), self._before = self._before, None
         with self._more:
             self._closing = True
             self._more.notify()
@@ -122,7 +124,8 @@ def _said(count: int) -> str:
 
 
 class _Lines(io.TextIOBase):
-    """``sys.stderr`` while the writer has it: whole lines are passed on, the rest waits for its end."""
+    """``sys.stdout`` and ``sys.stderr`` while the writer has them: whole lines are passed on, the rest waits for its
+    end."""
 
     encoding = "utf-8"
 

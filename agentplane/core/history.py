@@ -147,15 +147,7 @@ class Series:
         first = announced[0] if announced else None
         if first is not None and not_before_ms is not None:
             first = min(first, not_before_ms)
-        return Age(first_ms=first, last_ms=self._sent_ms(now_ms), now_ms=now_ms)
-
-    def _sent_ms(self, now_ms: int | None) -> int:
-        """The last instant at which the latest attempt can have begun to send (P5): its announcement or, where the
-        machine stood still or the disk was slow between announcement and act, the timeout before its outcome. An
-        orphan's sender may have lived until now."""
-        announced = from_text(self.last.started.at)
-        ended = now_ms if self.last.outcome is None else from_text(self.last.outcome.at)
-        return announced if ended is None else max(announced, ended - self.first.terms.timeout_ms)
+        return Age(first_ms=first, last_ms=_sent_ms(self, now_ms), now_ms=now_ms)
 
     def output_record(self) -> EffectDone | EffectReconciled | None:
         """The record that holds the output of a completed series: the last one that says it landed."""
@@ -194,6 +186,16 @@ class Series:
                 elif isinstance(said, EffectReconciled) and said.verdict == Answer.DID_NOT_HAPPEN:
                     settled = settled and said.early
         return settled
+
+
+def _sent_ms(series: Series, now_ms: int | None) -> int:
+    """The last instant at which the latest attempt can have begun to send (P5): its announcement or, where the machine
+    stood still or the disk was slow between announcement and act, the timeout before its outcome. An orphan's sender
+    may have lived until now."""
+    last = series.last
+    announced = from_text(last.started.at)
+    ended = now_ms if last.outcome is None else from_text(last.outcome.at)
+    return announced if ended is None else max(announced, ended - series.first.terms.timeout_ms)
 
 
 class History:

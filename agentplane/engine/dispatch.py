@@ -54,8 +54,6 @@ from agentplane.engine.live import LiveRun
 from agentplane.engine.runlog import UNRECORDABLE
 from agentplane.engine.stops import Divergence, Quarantine, WouldPerform
 
-ROOM_POLL_S = 1.0
-
 
 class Bound(msgspec.Struct, frozen=True):
     """A call description with its arguments sized and encoded."""
@@ -215,13 +213,13 @@ class Dispatcher:
             "fault": Fault(code="never_dispatched", message="never dispatched"),
             "disposition": Disposition.DID_NOT_HAPPEN, "never_dispatched": True,
         }  # fmt: skip
+        started, undone = (EffectStarted, members), (FailedRecord, never)
         while True:
             try:
-                await live.log.barrier((EffectStarted, members), extra=live.announce_gate, undone=(FailedRecord, never))
+                await live.log.barrier(started, extra=lambda _: live.check_room(), undone=undone)
                 return
             except DiskLow:
-                # A full disk is a state: the run waits at its boundary, where a cancel is heard, and a drain parks it.
-                await live.pause(ROOM_POLL_S, float("inf") if live.gate.draining else 0.0)
+                await live.wait_for_room()
 
     async def _act(self, bound: Bound, members: dict[str, object], key: str, attempt: int) -> None:
         live, effect = self.live, bound.call.effect
@@ -254,9 +252,10 @@ class Dispatcher:
             self.live.log.ride(record, blobs=blobs, linger=record[0] is EffectDone)
 
     async def _local(self, spot: Spot, bound: Bound, members: dict[str, object], key: str) -> Series:
-        """A local effect touches nothing outside: both its records ride, held for whatever of the run is queued next, and
-        no sync is paid."""
+        """A local effect touches nothing outside: both its records ride, held for whatever of the run is queued next,
+        and no sync is paid."""
         live, effect = self.live, bound.call.effect
+        await live.room()
         call = CallContext(live.world, effect, live.run, key, int(str(members["attempt"])), blocking=effect.blocking)
         kind, outcome, blobs = await act(live.world, effect, bound.fresh(), call)
         live.log.ride(

@@ -11,14 +11,15 @@ from types import TracebackType
 
 import trio
 
-from agentplane.core.errors import AgentplaneError
+from agentplane.core.errors import AgentplaneError, DiskLow
 from agentplane.core.history import History, Series
 from agentplane.core.instants import from_text
 from agentplane.engine.runlog import RunLog
 from agentplane.engine.stops import CancelHeard, Dropped, Parked
 from agentplane.engine.world import World
 from agentplane.journal.lists import Cancel
-from agentplane.journal.tx import Tx
+
+ROOM_POLL_S = 1.0
 
 
 class Gate:
@@ -82,7 +83,7 @@ class LiveRun:
         self.ended = trio.Event()
         self._nudge = trio.Event()
         self.scope = trio.CancelScope(shield=True)
-        self.announce_gate: Callable[[Tx], object] | None = None
+        self.check_room: Callable[[], None] = lambda: None
         self.read_blob: Callable[[bytes], Awaitable[object]]
         self._acts: set[trio.CancelScope] = set()
         self._cut = False
@@ -135,6 +136,19 @@ class LiveRun:
                 break
         self.hear_cancel()
         self.gate.check(timeout_s)
+
+    async def room(self) -> None:
+        """For what is announced and done at once: the mark that another announcement meets in its unit."""
+        while True:
+            try:
+                self.check_room()
+                return
+            except DiskLow:
+                await self.wait_for_room()
+
+    async def wait_for_room(self) -> None:
+        """A full disk is a state: the run waits at its boundary, where a cancel is heard, and a drain parks it."""
+        await self.pause(ROOM_POLL_S, float("inf") if self.gate.draining else 0.0)
 
     def announced_since_restore(self, series: Series | None) -> bool:
         """Whether this series was decided once already after the store was restored."""

@@ -103,7 +103,7 @@ async def running(
                 with trio.move_on_after(bounds.FLUSH_MAX_S):
                     await _say_clean(writer, store.identity.opening, begun)
             await writer.close()
-            checkpointer.stop()
+            checkpointer.stop(copy=stop.error is None)
             await world.close()
     if fault is not None:
         raise fault

@@ -1,8 +1,8 @@
 """A run's own end of its chain: linking, queueing, and linking again after a refusal (W2).
 
-Owns the owner's head, which is ahead of the stored one by what is queued or held. Refuses every record after a refused rider
-(W7). Invariant: records are linked in the order in which they are queued, and whatever was queued behind a refused
-barrier is linked again on the real head and queued again, in the same order.
+Owns the owner's head, which is ahead of the stored one by what is queued or held. Refuses every record after a refused
+rider (W7). Invariant: records are linked in the order in which they are queued, and whatever was queued behind a
+refused barrier is linked again on the real head and queued again, in the same order.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ class Runs:
         admitted = history.admitted
         first = bytes.fromhex(admitted.origin) if admitted is not None else origin(self.store.tenant, run, None)
         live = LiveRun(run, log, history, world, self.gate, restored=restored, origin=first)
-        live.announce_gate = lambda _: self.store.room.announce()
+        live.check_room = self.store.room.announce
         live.read_blob = self._read_blob
         self.live[run] = live
         self._idle = trio.Event() if self._idle.is_set() else self._idle

@@ -106,8 +106,7 @@ def append(
     )
     if not moved:
         _may_append(tx, run, epoch, head)
-        if any(type(item.record) is not StepStarted for item in linked):
-            # That a step began is not progress: a step that kills its process begins at every life (P4).
+        if any(_is_progress(item.record) for item in linked):
             tx.run("UPDATE lease SET takeovers = 0 WHERE tenant = ? AND run = ?", tx.tenant, run)
         tx.run(MOVE_ANYWAY, at.seq, at.hash, landed, opened, tx.tenant, run)
         if announces:
@@ -126,6 +125,14 @@ MOVE: Final = MOVE_ANYWAY + (
 )
 """The fence, the head and the seal, judged by the statement that moves the head: it moves nothing where one of them
 does not hold, or where more than the head has to change."""
+
+
+def _is_progress(record: Record) -> bool:
+    """Whether a run that was taken over got further (P4). That a step began, that an attempt was lost with its process
+    and is made again: a step that kills its process writes all of that at every life."""
+    if isinstance(record, EffectFailed):
+        return record.lost_epoch is None
+    return not isinstance(record, StepStarted) and not (isinstance(record, EffectStarted) and record.attempt > 1)
 
 
 def _may_append(tx: Tx, run: str, epoch: int, head: Head) -> None:

@@ -32,6 +32,7 @@ class Checkpointer:
         self._pages = pages
         self._wanted = threading.Event()
         self._stopping = False
+        self._copy = True
         self._copied_at = 0
         self._log_pages = 0
         self._thread = threading.Thread(target=self._main, name="agentplane-checkpoint", daemon=True)
@@ -72,7 +73,9 @@ class Checkpointer:
     def start(self) -> None:
         self._thread.start()
 
-    def stop(self) -> None:
+    def stop(self, *, copy: bool = True) -> None:
+        """End the thread. ``copy`` False: nobody knows what the disk holds, and closing must not copy the log."""
+        self._copy = copy
         self._stopping = True
         self._wanted.set()
         self._thread.join(timeout=bounds.FLUSH_MAX_S)
@@ -97,4 +100,6 @@ class Checkpointer:
             self._failed(error)
         finally:
             if connection is not None:
+                if not self._copy:
+                    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
                 connection.close()

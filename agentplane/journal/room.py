@@ -7,6 +7,7 @@ for the outcome, so the floor stops announcements while outcomes and decisions s
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from enum import IntEnum
 from pathlib import Path
 
@@ -41,15 +42,26 @@ class DiskRoom:
         self.free = 0
         self.state = Room.ENOUGH
 
-    def look(self) -> Room:
-        """Ask the file system; at the floor give the ballast back, above it take it again."""
+    def look(self, *, take: bool = True) -> Room:
+        """Ask the file system; at the floor give the ballast back, above it take it again (not without ``take``: of a
+        store that is not recognised yet)."""
         self.free = self._free()
         self.state = judge(self.free, self.low, self.floor)
         if self.state is Room.FLOOR:
-            self._ballast.unlink(missing_ok=True)
-        elif self.state is Room.ENOUGH and not self._ballast.exists():
+            # A ballast that stays is a smaller margin, not a fault: the disk says by itself when it is full.
+            with suppress(OSError):
+                self._ballast.unlink(missing_ok=True)
+        elif take and self.state is Room.ENOUGH and not self._is_whole():
             self._fill()
         return self.state
+
+    def _is_whole(self) -> bool:
+        """Whether the ballast holds its bytes: one that was cut short, or copied with holes, gives nothing back."""
+        try:
+            found = os.stat(self._ballast)
+        except OSError:
+            return False
+        return found.st_size >= self._size and found.st_blocks * 512 >= self._size
 
     def _free(self) -> int:
         stat = os.statvfs(self._directory)

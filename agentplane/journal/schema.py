@@ -40,7 +40,8 @@ CREATE TABLE run (
     tenant TEXT NOT NULL, run TEXT NOT NULL, capability TEXT NOT NULL, status TEXT NOT NULL, reason TEXT,
     code TEXT, admitted_ms INTEGER NOT NULL, concluded_ms INTEGER, head_seq INTEGER NOT NULL,
     head_hash BLOB NOT NULL, incarnation TEXT NOT NULL, log_index INTEGER, held INTEGER NOT NULL DEFAULT 0,
-    landed INTEGER NOT NULL DEFAULT 0, open INTEGER NOT NULL DEFAULT 0, own INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (tenant, run)
+    landed INTEGER NOT NULL DEFAULT 0, open INTEGER NOT NULL DEFAULT 0, own INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (tenant, run)
 ) STRICT;
 CREATE INDEX run_admitted ON run (tenant, own, admitted_ms, run);
 CREATE INDEX run_status ON run (tenant, status, admitted_ms, run);

@@ -35,6 +35,9 @@ from agentplane.journal.room import DiskRoom
 from agentplane.journal.tx import Tx, number, text
 
 T = TypeVar("T")
+LOG_PART = 65_536
+"""Bytes of the log written at a time: SQLite's own way to write a file takes less than 128 KiB, and calls the disk
+full at more."""
 SQLITE_LEAST = 3_051_003
 """Earlier ones can corrupt a WAL database when the log is reset under a reader."""
 
@@ -213,6 +216,9 @@ class Store:
         if not self.path.exists():
             # SQLite would make it readable by all; the log and the index take the mode of the file.
             os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640))
+        # On a full disk the ballast's bytes are what the log is copied into.
+        self.room.look(take=False)
+        rewrite_log(self.path, self.vfs)
         connection = connect(self.path, vfs=self.vfs)
         try:
             # W9: what an earlier process left in the log becomes part of the main file and is synced, or
@@ -357,6 +363,24 @@ def read_only(path: Path, tenant: str | None = None) -> Readers:
     if tenant is None:
         tenant = "default" if row is None else text(row[0])
     return Readers(path, tenant)
+
+
+def rewrite_log(path: Path, vfs: str | None) -> None:
+    """Write what the log holds once more, and sync it, before it is copied.
+
+    After a sync that failed, a kernel may call pages clean that never reached the disk: they can be read, and no later
+    sync writes them. Copied from there, half of a copy would stand in the main file with nothing behind it.
+    """
+    log = path.with_name(path.name + "-wal")
+    if not log.exists() or not log.stat().st_size:
+        return
+    file = apsw.VFSFile(vfs or "", str(log), [apsw.SQLITE_OPEN_WAL | apsw.SQLITE_OPEN_READWRITE, 0])
+    try:
+        for at in range(0, log.stat().st_size, LOG_PART):
+            file.xWrite(file.xRead(min(LOG_PART, log.stat().st_size - at), at), at)
+        file.xSync(apsw.SQLITE_SYNC_FULL)
+    finally:
+        file.xClose()
 
 
 def _check_sqlite() -> None:

@@ -19,7 +19,7 @@ Mutation = tuple[str, str, str]
 SABOTAGES: Final[dict[str, tuple[Mutation, ...]]] = {
     # The act goes out before anything is on disk about it.
     "announce-late": (
-        ("engine/dispatch.py", "            await self._announce(spot, members, effect.kind)\n", ""),
+        ("engine/dispatch.py", "        await self._announce(spot, members, effect.kind)\n", ""),
         (
             "engine/dispatch.py",
             "        await self._record(members, kind, outcome, blobs)\n",
@@ -52,11 +52,14 @@ SABOTAGES: Final[dict[str, tuple[Mutation, ...]]] = {
     # A writer that was displaced is not told so.
     "forget-epoch": (
         ("journal/appends.py", "    if at_epoch != epoch:\n", "    if False:\n"),
-        ("journal/appends.py", "    if lease[2] is None:\n", "    if False:\n"),
+        ("journal/appends.py", "    if lease[1] is None:\n", "    if False:\n"),
         (
             "journal/appends.py",
-            "    if at != head:\n",
-            "    if at != head:\n        return at\n    if at != head:\n",
+            "    at, landed, opened, announces = head, 0, 0, False\n",
+            '    row = tx.one("SELECT head_seq, head_hash FROM run WHERE tenant = ? AND run = ?", tx.tenant, run)\n'
+            "    if row is not None and Head(number(row[0]), raw(row[1])) != head:\n"
+            "        return Head(number(row[0]), raw(row[1]))\n"
+            "    at, landed, opened, announces = head, 0, 0, False\n",
         ),
     ),
 }

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, Final
+from typing import Final
 
 import apsw
 
@@ -61,7 +61,7 @@ class _Tally:
 class _SyncsCounted(apsw.VFSFile):
     """A file of the platform's, whose syncs are counted."""
 
-    def __init__(self, base: str, filename: Any, flags: list[int], tally: _Tally) -> None:
+    def __init__(self, base: str, filename: str | apsw.URIFilename | None, flags: list[int], tally: _Tally) -> None:
         super().__init__(base, filename, flags)
         self._tally = tally
 
@@ -76,7 +76,7 @@ class _SyncsCounted(apsw.VFSFile):
 class _WritesCounted(_SyncsCounted):
     """The same, with its writes."""
 
-    def xWrite(self, data: Any, offset: int) -> None:
+    def xWrite(self, data: bytes, offset: int) -> None:
         self._tally.writes += 1
         super().xWrite(data, offset)
 
@@ -96,7 +96,7 @@ class CountingVFS(apsw.VFS):
         self._then: dict[str, tuple[int, int]] = {}
         super().__init__(name, base)
 
-    def xOpen(self, name: Any, flags: list[int]) -> apsw.VFSFile:
+    def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> apsw.VFSFile:
         tally = _Tally(kind_of(flags[0]))
         file = self._file(self._base, name, flags, tally)
         self._tallies.append(tally)

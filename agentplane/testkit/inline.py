@@ -105,6 +105,8 @@ class InlineWriter:
         self.holding = False
         self._flush()
         if self._connection is not None:
+            if self.poisoned is not None:
+                self._connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             self._connection.close()
             self._connection = None
         self.poisoned = self.poisoned or StoreFailed("The journal is closed.")

@@ -71,7 +71,10 @@ def test_in_park_mode_a_run_stops_at_its_next_boundary_though_it_would_fit(plane
 
 
 def test_a_signal_in_the_middle_of_recovery_leaves_every_run_whole(plane: Plane) -> None:
-    """Runs parked again and again, by signals at every moment of a start: no effect is cut, and each happens once."""
+    """Runs parked again and again, by signals at every moment of a start: no effect is cut, and each happens once.
+
+    Spec: Drain.NothingIsForgotten.
+    """
     plane.start("--drain-mode", "park")
     runs = [
         plane.run("desk.chain", {"order": f"R{n}", "count": 12, "ms": 15}, "--detach").body["run"] for n in range(12)
@@ -129,7 +132,10 @@ async def test_a_run_that_is_being_resumed_when_the_last_one_ends_announces_noth
 async def test_a_run_that_begins_as_the_last_one_ends_is_parked_and_not_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same, with its first step begun between the plane's last look and the drain's: nothing of it is in doubt."""
+    """The same, with its first step begun between the plane's last look and the drain's: nothing of it is in doubt.
+
+    Spec: Drain.NothingActsAfterTheLastLook.
+    """
     async with door(tmp_path) as desk:
         run = (await desk.post({"capability": "desk.glancing", "input": {}})).body["run"]
         await trio.testing.wait_all_tasks_blocked(0.05)
@@ -163,7 +169,10 @@ async def test_a_run_that_begins_as_the_last_one_ends_is_parked_and_not_cut(
 
 
 def test_what_is_cut_is_named_with_run_step_and_effect(plane: Plane) -> None:
-    """Every effect in flight when the grace ends, status 5, and nothing is written for it: recovery decides."""
+    """Every effect in flight when the grace ends, status 5, and nothing is written for it: recovery decides.
+
+    Spec: Drain.ZeroMeansNothingWasCut.
+    """
     plane.start("--drain-secs", "0.3")
     run = begun(plane, "desk.endlessly", "endless A-2")
     assert plane.child is not None

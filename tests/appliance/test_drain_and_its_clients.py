@@ -206,7 +206,10 @@ def test_idle_and_fresh_connections_are_answered_while_it_drains(plane: Plane) -
 
 def test_every_admission_that_was_answered_exists(plane: Plane) -> None:
     """Submitted without pause into a drain: what was acknowledged is in the journal, and no run is there twice for a
-    key."""
+    key.
+
+    Spec: Drain.AnsweredIsAdmitted.
+    """
     plane.start("--drain-mode", "park")
     path = plane.directory / "run" / "control.sock"
     acknowledged: dict[str, str] = {}

@@ -30,6 +30,7 @@ from agentplane import Recovery, effect, skill
 @effect("desk.say", recovery=Recovery.RETRY)
 async def say(call, *, order: str):
     print("x" * 4096, file=sys.stderr)
+    print("z" * 4096, flush=True)
     logging.getLogger("skill").warning("y" * 4096)
     return order
 

@@ -143,17 +143,18 @@ def test_what_a_terminal_would_act_on_is_shown(pipe: tuple[int, int]) -> None:
 
 
 def test_what_libraries_print_goes_the_same_way(pipe: tuple[int, int]) -> None:
-    """`sys.stderr` is taken over in whole lines, and given back."""
+    """`sys.stderr` and `sys.stdout` are taken over in whole lines, and given back."""
     reader, writer = pipe
-    before = sys.stderr
+    before = sys.stdout, sys.stderr
     stderr = StderrWriter(writer)
     stderr.start(take_over=True)
     try:
         print("a", "b", file=sys.stderr)
+        print("out", flush=True)
         sys.stderr.write("half ")
         sys.stderr.write("and half\nrest")
         assert sys.stderr.fileno() == writer and not sys.stderr.isatty()
     finally:
         assert stderr.close(30)
-    assert sys.stderr is before
-    assert everything(reader, writer) == "a b\nhalf and half\n"
+    assert (sys.stdout, sys.stderr) == before
+    assert everything(reader, writer) == "a b\nout\nhalf and half\n"

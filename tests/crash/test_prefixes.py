@@ -99,7 +99,10 @@ async def test_a_failure_that_the_skill_raises(autojump_clock: MockClock) -> Non
 
 @pytest.mark.parametrize("told", ["in_doubt_after_landing", "in_doubt_before"])
 async def test_reconciled_by_a_probe(autojump_clock: MockClock, told: str) -> None:
-    """In doubt, the provider is asked: it landed, or it did not happen and is performed again."""
+    """In doubt, the provider is asked: it landed, or it did not happen and is performed again.
+
+    Spec: EffectProtocol.AskedDeedOnce.
+    """
     provider = FakeProvider(honours_keys=False)
     provider.tell("refund", told)
     once = one_call(paying(provider, recovery=Recovery.RECONCILE, probed=True))
@@ -119,7 +122,10 @@ async def test_reconciled_by_a_person(autojump_clock: MockClock, told: str) -> N
 
 
 async def test_nobody_answers_a_quarantine(autojump_clock: MockClock) -> None:
-    """Without an answer every world with doubt stays quarantined, and names the effect."""
+    """Without an answer every world with doubt stays quarantined, and names the effect.
+
+    Spec: RetrySafety.OperatorDeedOnce.
+    """
     provider = FakeProvider()
     provider.tell("refund", "in_doubt_before")
     once = one_call(paying(provider, recovery=Recovery.REQUIRES_OPERATOR))

@@ -126,7 +126,10 @@ def test_the_leases_of_a_killed_process_lapse_at_the_next_opening(store_path: Pa
 def test_a_run_parked_by_a_drain_is_not_counted_as_a_death(
     store_path: Path, closed_clean: bool, takeovers: int, clean: bool
 ) -> None:
-    """P4: a deploy never turns a run into a crash suspect; a crash does count."""
+    """P4: a deploy never turns a run into a crash suspect; a crash does count.
+
+    Spec: Drain.ParkedIsNoDeath.
+    """
     plain = PlainStore(store_path)
     Ledger(plain, opening=plain.store.identity.opening).admit()
     if closed_clean:

@@ -42,7 +42,13 @@ def open_store(tmp_path: Path) -> Iterator[OpenStore]:
 
 
 def test_the_sqlite_store_keeps_every_guarantee(open_store: OpenStore) -> None:
-    """No check finds anything, and every check held something."""
+    """No check finds anything, and every check held something.
+
+    Spec: EffectProtocol.NoOutcomeWithoutAnnouncement, EffectProtocol.OneOutcomeAtMost,
+    EffectProtocol.NumbersAreDense, Fencing.EpochsNeverRegress, Fencing.OneWriterAtAnEpoch,
+    Fencing.NothingAboveTheEpoch, Fencing.OwnershipIsWon, Fencing.NoLiveLeaseIsTaken,
+    Fencing.OnlyALaterOwnerFences.
+    """
     report = run_battery(open_store)
     assert report.violations == ()
     assert report.sound and len(report.held) >= 35 and min(report.held.values()) >= 1

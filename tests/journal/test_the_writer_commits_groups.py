@@ -130,7 +130,10 @@ async def test_what_waits_is_one_commit_in_its_order(store_path: Path) -> None:
 
 
 async def test_a_refusal_takes_back_its_own_unit_and_is_answered_after_the_commit(store_path: Path) -> None:
-    """W3, W4: the batch goes on, and no answer, the refusal's included, comes before the commit."""
+    """W3, W4: the batch goes on, and no answer, the refusal's included, comes before the commit.
+
+    Spec: EffectProtocol.AnsweredIsDurable.
+    """
     async with desk(store_path) as d:
         committed_at_answer: list[int] = []
         go = await d.gate()

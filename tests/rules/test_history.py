@@ -263,3 +263,17 @@ def test_an_impossible_sequence_is_a_damaged_journal(why: str, tail: list[Record
         read_all(RUN, [ADMITTED, *tail])
     assert caught.value.details["seq"] == tail[-1].seq
     assert f"Run {RUN}, record {tail[-1].seq}:" in caught.value.message
+
+
+def test_the_latest_attempt_may_have_begun_long_after_its_announcement() -> None:
+    """P5: a machine that stands still between the two is not known but by when the outcome came; what nobody recorded
+    may have been sent up to now."""
+    at = from_text(AT)
+    terms = Terms(mode=Mode.RECONCILE, probe=True, window_s=None, timeout_ms=1_000, settle_ms=500)
+    history = History(RUN)
+    history.add(started(1, effect_key=KEYS[0], terms=terms))
+    series = history.series[SPOT]
+    assert series.age(None).last_ms == series.age(at - 5).last_ms == series.age(at + 1_000).last_ms == at
+    assert series.age(at + 60_000).last_ms == at + 59_000
+    history.add(failed(2, effect_key=KEYS[0], at=to_text(at + 9_000)))
+    assert series.age(at + 60_000).last_ms == series.age(None).last_ms == at + 8_000

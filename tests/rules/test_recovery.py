@@ -203,7 +203,10 @@ def judged() -> tuple[Counter[str], dict[str, list[str]], Counter[str]]:
 
 @pytest.mark.parametrize("name", sorted(RULES))
 def test_the_whole_table_keeps_each_rule(judged: Any, name: str) -> None:
-    """Every series of up to three attempts, under every mode, age and probe; and no rule is vacuous."""
+    """Every series of up to three attempts, under every mode, age and probe; and no rule is vacuous.
+
+    Spec: RetrySafety.DoubtNeverFails, RetrySafety.AttemptsAreBounded.
+    """
     spoke, broken, _ = judged
     assert broken.get(name, []) == []
     assert spoke[name] > 50
@@ -281,7 +284,10 @@ def doubt(number: int, **members: Any) -> Attempt:
 
 
 def test_deaths_do_not_use_up_attempts() -> None:
-    """P3: two attempts lost to deaths leave both of the policy's; a third death is past the bound of two."""
+    """P3: two attempts lost to deaths leave both of the policy's; a third death is past the bound of two.
+
+    Spec: RetrySafety.DeathsCostNoAttempts.
+    """
     policy = RetryPolicy(max_attempts=2, max_deaths=2)
     declared = Declared(mode=Mode.RETRY)
     age = Age(first_ms=FRESH, last_ms=FRESH, now_ms=NOW)

@@ -64,7 +64,10 @@ def paid(provider: FakeProvider) -> int:
 
 
 async def test_a_copy_opens_held(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """Nothing is admitted or resumed, what it holds is listed with its gap, and it stays so over restarts."""
+    """Nothing is admitted or resumed, what it holds is listed with its gap, and it stays so over restarts.
+
+    Spec: RestoreHeld.HeldIsSilent.
+    """
     provider = FakeProvider()
     body = look_and_pay(provider)
     where, run = await copied_before_it_paid(tmp_path, provider, body)
@@ -81,7 +84,10 @@ async def test_a_copy_opens_held(autojump_clock: MockClock, tmp_path: Path) -> N
 
 
 async def test_the_original_is_not_held(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """Its mark fits, also after a kill."""
+    """Its mark fits, also after a kill.
+
+    Spec: RestoreHeld.OriginalIsNotHeld.
+    """
     provider = FakeProvider()
     body = look_and_pay(provider)
     await copied_before_it_paid(tmp_path, provider, body)
@@ -101,7 +107,10 @@ async def test_the_original_is_not_held(autojump_clock: MockClock, tmp_path: Pat
 async def test_what_the_original_paid_is_not_paid_again(
     autojump_clock: MockClock, tmp_path: Path, terms: dict[str, Any], ends: str
 ) -> None:
-    """In a run that the copy holds, a payment looks like a first call and is decided as an orphan would be."""
+    """In a run that the copy holds, a payment looks like a first call and is decided as an orphan would be.
+
+    Spec: RestoreHeld.UnknowableIsNotRepeated, RestoreHeld.DoubtIsRecordedFirst.
+    """
     honours = terms["recovery"] is Recovery.IDEMPOTENT
     provider = FakeProvider(honours_keys=honours)
     body = look_and_pay(provider, **terms)
@@ -122,7 +131,10 @@ async def test_what_the_original_paid_is_not_paid_again(
 
 
 async def test_a_key_whose_window_may_have_passed_is_not_sent(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """P7 in a copy: the key may be as old as the copy's last record, whatever the copy's own announcement says."""
+    """P7 in a copy: the key may be as old as the copy's last record, whatever the copy's own announcement says.
+
+    Spec: RestoreHeld.KeyedDeedOnce.
+    """
     from agentplane.testkit.inline import trio_now_ms
 
     provider = FakeProvider(honours_keys=False)
@@ -136,7 +148,10 @@ async def test_a_key_whose_window_may_have_passed_is_not_sent(autojump_clock: Mo
 
 
 async def test_what_is_new_after_the_release_is_not_doubted(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """A run admitted by the copy itself is its own."""
+    """A run admitted by the copy itself is its own.
+
+    Spec: RestoreHeld.NewRunsAreNotDoubted.
+    """
     provider = FakeProvider()
     body = look_and_pay(provider, recovery=Recovery.REQUIRES_OPERATOR)
     where, run = await copied_before_it_paid(tmp_path, provider, body)
@@ -164,7 +179,10 @@ async def test_runs_are_let_go_one_by_one(autojump_clock: MockClock, tmp_path: P
 async def test_a_run_that_the_copy_lost_reaches_the_provider_under_its_key(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
-    """P6: submitted again under its admission key, the same work is the same deed to a provider that honours keys."""
+    """P6: submitted again under its admission key, the same work is the same deed to a provider that honours keys.
+
+    Spec: RestoreHeld.ResubmittedDeedOnce.
+    """
     provider = FakeProvider()
     once = one_call(paying(provider))
     async with opened(tmp_path, once) as plane:

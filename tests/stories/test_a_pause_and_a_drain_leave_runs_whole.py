@@ -63,7 +63,10 @@ async def test_a_drain_waits_for_what_fits(autojump_clock: MockClock, tmp_path: 
 async def test_what_does_not_fit_is_parked_without_a_word(
     autojump_clock: MockClock, tmp_path: Path, park: bool
 ) -> None:
-    """At its next boundary, nothing in flight, nothing written, lease kept; the next process counts no death."""
+    """At its next boundary, nothing in flight, nothing written, lease kept; the next process counts no death.
+
+    Spec: Drain.ParkedIsWhole.
+    """
     provider = FakeProvider()
     provider.tell("first", "hang")
     first, second = paying(provider, "pay.first", timeout_s=5), paying(provider, "pay.second", timeout_s=60)
@@ -115,7 +118,10 @@ async def test_a_drain_parks_a_wait_between_attempts(autojump_clock: MockClock, 
 
 
 async def test_what_remains_when_the_grace_ends_is_cut_and_named(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """Nothing is written of it: exactly as if the process had been killed."""
+    """Nothing is written of it: exactly as if the process had been killed.
+
+    Spec: Drain.CutWritesNothing.
+    """
     provider = FakeProvider()
     provider.tell("refund", "hang")
     once = one_call(paying(provider, timeout_s=5))

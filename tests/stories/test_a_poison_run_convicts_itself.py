@@ -71,7 +71,10 @@ trio.run(main)
 
 @pytest.mark.parametrize("how", ["skill", "act"])
 def test_a_run_that_kills_its_process_is_named_and_its_neighbours_conclude(tmp_path: Path, how: str) -> None:
-    """In its skill: four starts, then a crash suspect naming its step. In an act: the bound of deaths, then doubt."""
+    """In its skill: four starts, then a crash suspect naming its step. In an act: the bound of deaths, then doubt.
+
+    Spec: Drain.NoResumePastTheBound.
+    """
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     status, _ = run_to_its_end(program, str(tmp_path), how, "first")

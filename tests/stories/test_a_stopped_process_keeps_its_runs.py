@@ -66,6 +66,8 @@ def test_no_epoch_moves_and_no_act_repeats(tmp_path: Path) -> None:
     """Every lease has lapsed when it wakes, its pass runs before its renewal, and it takes nothing from itself.
 
     The time is the subject: the process is stopped for three TTLs of the real clock, the least TTL there is.
+
+    Spec: Fencing.OwnRunsAreKept.
     """
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)

@@ -43,7 +43,10 @@ class Waited:
 async def test_an_outcome_that_only_a_person_could_supply_is_a_barrier(
     autojump_clock: MockClock, tmp_path: Path, recovery: Recovery, probed: bool, barriers: int
 ) -> None:
-    """W5: losing it would cost a person; every other outcome rides."""
+    """W5: losing it would cost a person; every other outcome rides.
+
+    Spec: EffectProtocol.OperatorOutcomeIsDurable.
+    """
     once = one_call(paying(FakeProvider(), recovery=recovery, probed=probed))
     async with opened(tmp_path, once) as plane:
         waited = Waited(plane)
@@ -110,7 +113,10 @@ async def test_a_sequential_run_pays_one_commit_an_effect(tmp_path: Path) -> Non
 
 
 async def test_no_act_begins_before_its_announcement_is_durable(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """W6: at every act, a reader of committed rows finds the announcement, and every outcome queued before it."""
+    """W6: at every act, a reader of committed rows finds the announcement, and every outcome queued before it.
+
+    Spec: EffectProtocol.AnnouncedBeforeActed.
+    """
     from agentplane.engine.plane import Plane
 
     provider = FakeProvider()
@@ -135,7 +141,10 @@ async def test_no_act_begins_before_its_announcement_is_durable(autojump_clock: 
 
 
 async def test_a_refused_rider_latches_its_run_alone(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """W7: nothing of the run is written after it, the run is named, and the plane goes on."""
+    """W7: nothing of the run is written after it, the run is named, and the plane goes on.
+
+    Spec: EffectProtocol.NothingFollowsALostRider.
+    """
     provider = FakeProvider()
     pay = paying(provider)
     after: list[BaseException] = []
@@ -202,7 +211,10 @@ async def test_a_run_waits_when_too_much_of_it_is_uncommitted(autojump_clock: Mo
 
 
 async def test_a_success_does_not_stand_over_an_announcement(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """P14: the unit itself refuses it, whatever the engine believed."""
+    """P14: the unit itself refuses it, whatever the engine believed.
+
+    Spec: EffectProtocol.SuccessMeansComplete.
+    """
     from agentplane.core.records import StepFinished
     from agentplane.engine.linking import link
     from agentplane.journal import appends, leases

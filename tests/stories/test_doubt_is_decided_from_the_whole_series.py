@@ -9,6 +9,7 @@ import pytest
 from trio.testing import MockClock
 
 from agentplane import Recovery, RetryPolicy, effect, skill
+from agentplane.authoring.skill import Skill
 from agentplane.core import bounds
 from agentplane.core.errors import NotApplicable, UndecidedEffect
 from agentplane.core.records import EffectFailed as Failed
@@ -59,7 +60,10 @@ async def test_what_was_refused_is_asked_again_after_its_backoff(autojump_clock:
 
 @pytest.mark.parametrize("probed", [False, True])
 async def test_a_refusal_behind_a_doubt_is_no_failure(autojump_clock: MockClock, tmp_path: Path, probed: bool) -> None:
-    """P2: it says nothing about the earlier attempt: the provider is asked where it can be, else a person."""
+    """P2: it says nothing about the earlier attempt: the provider is asked where it can be, else a person.
+
+    Spec: EffectProtocol.NoFailureOverDoubt.
+    """
     provider = FakeProvider()
     provider.tell("refund", "in_doubt_after_landing", "refused_for_good")
     async with opened(tmp_path, one_call(paying(provider, probed=probed))) as plane:
@@ -73,7 +77,10 @@ async def test_a_refusal_behind_a_doubt_is_no_failure(autojump_clock: MockClock,
 
 
 async def test_an_orphan_is_given_its_outcome_before_it_is_repeated(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """P3: the new owner records what became of the dead one's attempt, naming its epoch; and repeats under its key."""
+    """P3: the new owner records what became of the dead one's attempt, naming its epoch; and repeats under its key.
+
+    Spec: EffectProtocol.EveryOutcomeAtRest, RetrySafety.OrphansAreSettledFirst.
+    """
     provider = FakeProvider()
     once = one_call(paying(provider))
     where, run = await killed_in_the_act(tmp_path, provider, once)
@@ -86,12 +93,10 @@ async def test_an_orphan_is_given_its_outcome_before_it_is_repeated(autojump_clo
         assert (await plane.outcome(run)).status == "succeeded" and len(provider.book) == 1
 
 
-async def test_deaths_have_a_bound_of_their_own(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """P3: attempts lost to a death do not count against the policy, and past their own bound the effect escalates."""
-    provider = FakeProvider()
-    once = one_call(paying(provider, retry=RetryPolicy(max_attempts=1)))
+async def killed_again_and_again(tmp_path: Path, provider: FakeProvider, once: Skill, lives: int) -> tuple[Path, str]:
+    """A store whose run died in the act of the same effect in ``lives`` processes after the first."""
     where, run = await killed_in_the_act(tmp_path, provider, once)
-    for life in range(bounds.DEATHS_MAX):
+    for life in range(lives):
         cut: list[Path] = []
         points = Points()
         async with opened(where, once, recover=False, observe=points) as plane:
@@ -102,6 +107,21 @@ async def test_deaths_have_a_bound_of_their_own(autojump_clock: MockClock, tmp_p
         fit_mark(cut[0] / "plane.db")
         where = cut[0]
     provider.book.clear()
+    return where, run
+
+
+async def test_deaths_have_a_bound_of_their_own(
+    autojump_clock: MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P3: attempts lost to a death do not count against the policy, and past their own bound the effect escalates.
+
+    Spec: RetrySafety.DeathsAreBounded.
+    """
+    # A run that also did something else in each of these lives would not be a suspect of P4.
+    monkeypatch.setattr(bounds, "TAKEOVERS_WITHOUT_PROGRESS_MAX", 99)
+    provider = FakeProvider()
+    once = one_call(paying(provider, retry=RetryPolicy(max_attempts=1)))
+    where, run = await killed_again_and_again(tmp_path, provider, once, bounds.DEATHS_MAX)
     async with opened(where, once, recover=False) as plane:
         await recovered(plane)
         outcome = await plane.outcome(run)
@@ -109,10 +129,28 @@ async def test_deaths_have_a_bound_of_their_own(autojump_clock: MockClock, tmp_p
         assert not provider.book
 
 
+async def test_an_attempt_lost_and_made_again_is_no_progress(autojump_clock: MockClock, tmp_path: Path) -> None:
+    """P4: a step that dies behind an outcome that dies with it writes two records at every life; it is set aside before
+    the fourth resume all the same."""
+    provider = FakeProvider()
+    once = one_call(paying(provider))
+    lives = bounds.TAKEOVERS_WITHOUT_PROGRESS_MAX
+    where, run = await killed_again_and_again(tmp_path, provider, once, lives)
+    async with opened(where, once, recover=False) as plane:
+        await recovered(plane)
+        outcome = await plane.outcome(run)
+        assert (outcome.status, outcome.code) == ("quarantined", "crash_suspect")
+        assert [record.attempt for record in of_kind(plane, run, EffectStarted)] == list(range(1, lives + 2))
+        assert not provider.book
+
+
 async def test_an_orphan_that_only_a_person_can_settle_is_named_as_announced(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
-    """P3: it keeps no outcome, is the one named undecided effect, and a person's word ends it either way."""
+    """P3: it keeps no outcome, is the one named undecided effect, and a person's word ends it either way.
+
+    Spec: EffectProtocol.OperatorDeedOnce.
+    """
     for answer, payments in (("landed", 1), ("did-not-happen", 2)):
         provider = FakeProvider(honours_keys=False)
         base = tmp_path / answer
@@ -133,7 +171,10 @@ async def test_an_orphan_that_only_a_person_can_settle_is_named_as_announced(
 
 
 async def test_a_probe_that_finds_nothing_too_early_is_asked_again(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """P5: "not here" counts only when the request can no longer arrive; until then it is an answer so far."""
+    """P5: "not here" counts only when the request can no longer arrive; until then it is an answer so far.
+
+    Spec: RetrySafety.AskedDeedOnce.
+    """
     provider = FakeProvider(honours_keys=False)
     provider.tell("refund", "in_doubt_before")
     pay = paying(provider, recovery=Recovery.RECONCILE, probed=True, timeout_s=20, settle_s=10)
@@ -147,7 +188,10 @@ async def test_a_probe_that_finds_nothing_too_early_is_asked_again(autojump_cloc
 
 
 async def test_a_probe_that_finds_it_is_believed_at_once(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """P5: landed needs no waiting."""
+    """P5: landed needs no waiting.
+
+    Spec: RetrySafety.AskableIsAsked.
+    """
     provider = FakeProvider(honours_keys=False)
     provider.tell("refund", "in_doubt_after_landing")
     pay = paying(provider, recovery=Recovery.RECONCILE, probed=True)
@@ -159,7 +203,10 @@ async def test_a_probe_that_finds_it_is_believed_at_once(autojump_clock: MockClo
 
 
 async def test_a_probe_that_cannot_tell_is_asked_three_times(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """P5: every verdict is journaled; after the bound of counted ones a person is asked, and may answer late."""
+    """P5: every verdict is journaled; after the bound of counted ones a person is asked, and may answer late.
+
+    Spec: RetrySafety.AsksAreBounded.
+    """
     provider = FakeProvider(honours_keys=False)
     provider.tell("refund", "in_doubt_after_landing")
     provider.probe_fails = "the ledger is closed"
@@ -182,7 +229,10 @@ async def test_a_probe_that_cannot_tell_is_asked_three_times(autojump_clock: Moc
 async def test_whatever_else_a_probe_answers_is_inconclusive(
     autojump_clock: MockClock, tmp_path: Path, answer: object
 ) -> None:
-    """P5: what it raises, and what is no verdict, is recorded and decides nothing."""
+    """P5: what it raises, and what is no verdict, is recorded and decides nothing.
+
+    Spec: RetrySafety.SuccessIsTrue.
+    """
     provider = FakeProvider(honours_keys=False)
     provider.tell("refund", "in_doubt_before")
     pay = paying(provider, recovery=Recovery.RECONCILE)
@@ -200,7 +250,10 @@ async def test_whatever_else_a_probe_answers_is_inconclusive(
 
 
 async def test_the_key_is_of_the_deed_and_not_of_the_attempt(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """P6: one key through attempts; two runs under no key differ; a run under an admission key has its own again."""
+    """P6: one key through attempts; two runs under no key differ; a run under an admission key has its own again.
+
+    Spec: EffectProtocol.KeyedDeedOnce.
+    """
     provider = FakeProvider()
     provider.tell("refund", "did_not_happen")
     once = one_call(paying(provider))
@@ -218,7 +271,10 @@ async def test_the_key_is_of_the_deed_and_not_of_the_attempt(autojump_clock: Moc
 async def test_a_key_is_sent_again_only_inside_its_window(
     autojump_clock: MockClock, tmp_path: Path, later_s: int
 ) -> None:
-    """P7: a provider forgets its keys; past the window an idempotent effect is decided by a person."""
+    """P7: a provider forgets its keys; past the window an idempotent effect is decided by a person.
+
+    Spec: RetrySafety.KeyedDeedOnce.
+    """
     provider = FakeProvider()
     once = one_call(paying(provider, key_window_s=3_600))
     where, run = await killed_in_the_act(tmp_path, provider, once)
@@ -241,7 +297,10 @@ async def test_a_suspect_clock_keeps_no_window_open(autojump_clock: MockClock, t
 
 
 async def test_a_stored_failure_ends_the_attempts(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """P8: the provider's replayed failure is never asked again under the same key; a person may give a new one."""
+    """P8: the provider's replayed failure is never asked again under the same key; a person may give a new one.
+
+    Spec: RetrySafety.ReplayEndsTheAttempts.
+    """
     provider = FakeProvider()
     provider.tell("refund", "replayed_failure")
     async with opened(tmp_path, one_call(paying(provider))) as plane:
