@@ -40,13 +40,17 @@ lock() { # lock NAME EXTRA...: one universal lock of pyproject.toml
         --output-file "packaging/locks/$name.txt"
 }
 
-# dev is compiled first and bounds the others, so that the three never disagree about a version.
+# dev is compiled first and bounds the others, so that they never disagree about a version; the checker and the fuzzer stand alone.
 lock dev pyproject.toml --extra dev
 lock runtime pyproject.toml --constraint packaging/locks/dev.txt
 build_in=$(mktemp)
 trap 'rm -f "$build_in"' EXIT
 sed -n 's/^build = \["\(.*\)"\]$/\1/p' pyproject.toml >"$build_in"
 lock build "$build_in" --constraint packaging/locks/dev.txt
+for alone in spec fuzz; do
+    sed -n "s/^$alone = \[\"\(.*\)\"\]\$/\1/p" pyproject.toml >"$build_in"
+    lock "$alone" "$build_in"
+done
 
 if grep -nE '://|^ *(-i|--index|--extra-index|--find-links|--trusted)' packaging/locks/*.txt; then
     echo "lock.sh: a lock names an index or a host" >&2

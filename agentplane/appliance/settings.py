@@ -23,7 +23,8 @@ from agentplane.core.roles import ROLES
 
 FILE: Final = "plane.toml"
 ENV: Final = "AGENTPLANE_"
-FILE_BYTES_MAX: Final = 1024 * 1024
+FILE_BYTES_MAX: Final = 64 * 1024
+"""Ten times any plane.toml; a dotted key of a megabyte costs the TOML reader minutes."""
 
 
 class PlaneSettings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=True):
@@ -103,8 +104,9 @@ def load(directory: Path, flags: Mapping[str, Any] | None = None, environ: Mappi
         raise errors.Settings(f"{path} is over {FILE_BYTES_MAX} bytes.")
     try:
         data: dict[str, Any] = tomllib.loads(raw.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise errors.Settings(f"{path} is not TOML: {error}.") from None
+    except (ValueError, RecursionError) as error:
+        # Also what is no TOMLDecodeError: a number of thousands of digits.
+        raise errors.Settings(f"{path} is not TOML: {str(error)[:200]}.") from None
     said = dict.fromkeys(data, "file")
     for key in SCALARS:
         if ENV + key.upper() in (environ or {}):

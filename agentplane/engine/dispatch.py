@@ -165,7 +165,14 @@ class Dispatcher:
         members, key = self._announcement(spot, bound, attempt, backoff, series)
         if effect.local:
             return await self._local(spot, bound, members, key)
-        await self._announce(spot, members, effect.kind)
+        while True:
+            try:
+                await self._announce(spot, members, effect.kind)
+                break
+            except DiskLow:
+                await live.wait_for_room()
+            if series is not None:
+                return series  # what was allowed before the wait (a key window) may be over: decided again (P7)
         self._point("effect.announced", members["effect_key"], effect.kind, attempt)
         ghost = live.restored and effect.mutates and not live.announced_since_restore(series)
         if not ghost:
@@ -213,13 +220,9 @@ class Dispatcher:
             "fault": Fault(code="never_dispatched", message="never dispatched"),
             "disposition": Disposition.DID_NOT_HAPPEN, "never_dispatched": True,
         }  # fmt: skip
-        started, undone = (EffectStarted, members), (FailedRecord, never)
-        while True:
-            try:
-                await live.log.barrier(started, extra=lambda _: live.check_room(), undone=undone)
-                return
-            except DiskLow:
-                await live.wait_for_room()
+        await live.log.barrier(
+            (EffectStarted, members), extra=lambda _: live.check_room(), undone=(FailedRecord, never)
+        )
 
     async def _act(self, bound: Bound, members: dict[str, object], key: str, attempt: int) -> None:
         live, effect = self.live, bound.call.effect

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentplane.core import bounds, canonical
+from agentplane.core import records as records_module
 from agentplane.core.canonical import CanonicalError
 from agentplane.core.errors import PayloadTooLarge, UnreadableRecord
 from agentplane.core.records import (
@@ -317,3 +318,35 @@ def test_the_registry_of_the_product_reads_version_one_of_every_kind() -> None:
     """Raising a version without its upcast would make old journals unreadable."""
     assert set(REGISTRY.versions.values()) == {1}
     assert EffectDone.__name__ in REGISTRY.kinds
+
+
+@given(st.sampled_from(SAMPLES), st.data())
+@repeatable
+def test_the_short_way_to_a_records_bytes_writes_what_the_long_way_writes(record: Record, data: st.DataObject) -> None:
+    """A record handed to msgspec as it is, or as plain data to the encoder that defines the form: the same bytes, or
+    the same refusal, with any value a caller may give, and any text a person or provider may say."""
+    changes: dict[str, Any] = {}
+    for field in msgspec.structs.fields(type(record)):
+        if field.type is object or field.name in OPAQUE:
+            changes[field.name] = data.draw(values)
+        elif field.type is str and field.name not in ("run", "at"):
+            changes[field.name] = data.draw(st.text(max_size=8))
+    given_record = msgspec.structs.replace(record, **changes)
+
+    def written(way: Any) -> Any:
+        try:
+            return way()
+        except CanonicalError as error:
+            return type(error)
+
+    assert written(lambda: encode_body(given_record)) == written(
+        lambda: canonical.encode_slow(records_module._to_data(given_record))
+    )
+
+
+def test_a_number_that_msgspec_cannot_write_is_written_all_the_same() -> None:
+    """The short way gives up on integers beyond 64 bits, in a record's own members too."""
+    record = make(EffectDone, effect_key=KEY, step=0, elapsed_ms=2**70)
+    assert b'"elapsed_ms":1180591620717411303424' in encode_body(record)
+    budget = make(RunAdmitted, **_admission(None) | {"budget": {"\uff5e": 1, "\U0001f600": 2}})
+    assert encode_body(budget) == canonical.encode_slow(records_module._to_data(budget))

@@ -390,3 +390,12 @@ def test_the_table_that_people_read_is_what_is_decided() -> None:
     if os.environ.get("AGENTPLANE_RECOVERY_TABLE") == "write":
         TABLE.write_text(the_table(), "utf-8")
     assert TABLE.read_text("utf-8") == the_table()
+
+
+def test_a_single_attempt_that_succeeded_is_complete_whatever_else_is_asked() -> None:
+    """P1: what ``Series.plainly_done`` answers without asking is what the decision says, in every row of the table."""
+    plain = [asked for asked in rows(recovery, 1) if asked.spec[0][0] == "done" and not asked.spec[0][1]]
+    assert len(plain) > 10
+    for asked in plain:
+        decided = decide_recovery(asked.attempts, asked.declared, POLICY, asked.age)
+        assert kind(decided) == "Complete", asked.words()

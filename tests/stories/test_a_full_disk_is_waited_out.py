@@ -108,6 +108,24 @@ async def test_what_was_queued_behind_a_refusal_is_linked_again(
         assert (await plane.outcome(admission.run)).status == "succeeded"
 
 
+async def test_a_key_window_that_closes_while_the_disk_is_full_is_heeded(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    """P7: a repeat that was allowed before the wait is decided again after it, and not sent under a key that died."""
+    provider = FakeProvider(honours_keys=False)
+    provider.tell("refund", "in_doubt_after_landing")
+    points = Points()
+    async with opened(tmp_path, one_call(paying(provider, key_window_s=3_600)), observe=points) as plane:
+        disk = Disk(plane)
+        points.at["effect.recorded"] = lambda: disk.is_full(True)
+        admission = await plane.start(Wanted(capability="story.run", input={}))
+        await trio.sleep(3_700)
+        points.at.clear()
+        disk.is_full(False)
+        await plane.runs.wait_idle()
+        assert (await plane.outcome(admission.run)).status == "quarantined" and len(provider.book) == 1
+
+
 async def test_a_drain_parks_a_run_that_waits_for_room(autojump_clock: MockClock, tmp_path: Path) -> None:
     """It stands at a boundary: the next process takes it from there."""
     provider = FakeProvider()

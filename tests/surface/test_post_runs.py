@@ -120,7 +120,10 @@ async def test_over_the_bound_on_open_runs_is_429(tmp_path: Path) -> None:
 
 
 async def test_a_draining_plane_answers_503_and_when_to_come_back(tmp_path: Path) -> None:
-    """DRAINING with Retry-After: 1 and Connection: close; what is read is still answered."""
+    """DRAINING with Retry-After: 1 and Connection: close; what is read is still answered.
+
+    Spec: Drain.NothingIsAdmittedWhileDraining.
+    """
     async with door(tmp_path) as desk:
         run = (await desk.post(SETTLE, query="?wait=30")).body["run"]
         desk.plane.close_admission()

@@ -3,3 +3,5 @@
 Owns the rows of ``agentplane bench``. Refuses to judge: it prints floors beside figures and leaves targets to the docs.
 Invariant: what is counted and what is timed are never taken in the same pass, for counting costs time.
 """
+
+from __future__ import annotations
