@@ -56,6 +56,8 @@ class Spend(Member, frozen=True, kw_only=True):
     minor_units: Natural = 0
 
     def plus(self, other: Spend) -> Spend:
+        if not (other.tokens or other.minor_units):
+            return self
         return Spend(tokens=self.tokens + other.tokens, minor_units=self.minor_units + other.minor_units)
 
 

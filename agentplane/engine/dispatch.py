@@ -51,6 +51,7 @@ from agentplane.core.retry import backoff_ms
 from agentplane.engine.act import CallContext, act, ask, fresh, verdict_members
 from agentplane.engine.linking import Spec
 from agentplane.engine.live import LiveRun
+from agentplane.engine.observer import silent
 from agentplane.engine.runlog import UNRECORDABLE
 from agentplane.engine.stops import Divergence, Quarantine, WouldPerform
 
@@ -127,6 +128,8 @@ class Dispatcher:
         return True, fresh(outcome.output)
 
     def _point(self, name: str, key: object, kind: str, attempt: object) -> None:
+        if self.live.world.observe is silent:
+            return
         self.live.world.observe(name, run=self.live.run, step=self.step, effect=key, kind=kind, attempt=attempt)
 
     def _decide(self, series: Series) -> Next:
@@ -216,13 +219,14 @@ class Dispatcher:
     async def _announce(self, spot: Spot, members: dict[str, object], kind: str) -> None:
         live = self.live
         self._point("effect.announcing", members["effect_key"], kind, members["attempt"])
-        never = self._outcome_members(members) | {
-            "fault": Fault(code="never_dispatched", message="never dispatched"),
-            "disposition": Disposition.DID_NOT_HAPPEN, "never_dispatched": True,
-        }  # fmt: skip
-        await live.log.barrier(
-            (EffectStarted, members), extra=lambda _: live.check_room(), undone=(FailedRecord, never)
-        )
+
+        def never() -> Spec:
+            return FailedRecord, self._outcome_members(members) | {
+                "fault": Fault(code="never_dispatched", message="never dispatched"),
+                "disposition": Disposition.DID_NOT_HAPPEN, "never_dispatched": True,
+            }  # fmt: skip
+
+        await live.log.barrier((EffectStarted, members), extra=lambda _: live.check_room(), undone=never)
 
     async def _act(self, bound: Bound, members: dict[str, object], key: str, attempt: int) -> None:
         live, effect = self.live, bound.call.effect

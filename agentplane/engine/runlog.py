@@ -66,6 +66,7 @@ class _Entry:
         "size",
         "specs",
         "unit",
+        "waiter",
     )  # fmt: skip
 
     def __init__(self, specs: list[Spec], at_ms: int, *, barrier: bool, linger: bool, extra: Extra | None,
@@ -80,10 +81,29 @@ class _Entry:
         self.linked: tuple[Linked, ...] = ()
         self.head = Head()
         self.size = 0
-        self.done = trio.Event() if barrier else None
+        self.done = False
+        self.waiter: trio.lowlevel.Task | None = None
         self.error: BaseException | None = None
         self.unit: Unit[Head] | None = None
         self.needs: _Entry | None = None
+
+    def end(self, error: BaseException | None) -> None:
+        """It is known what became of it; whoever waits is told."""
+        self.error = error
+        self.done = True
+        waiter, self.waiter = self.waiter, None
+        if waiter is not None:
+            trio.lowlevel.reschedule(waiter)
+
+    async def wait(self) -> None:
+        """Until ``end``; one task at most. Cancelled, it waits no more."""
+        self.waiter = trio.lowlevel.current_task()
+
+        def abort(_: object) -> trio.lowlevel.Abort:
+            self.waiter = None
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        await trio.lowlevel.wait_task_rescheduled(abort)
 
 
 class RunLog:
@@ -141,23 +161,22 @@ class RunLog:
 
     async def barrier(self, *records: Spec, extra: Extra | None = None,
                       blobs: dict[bytes, bytes] | None = None, after: Extra | None = None,
-                      undone: Spec | None = None) -> list[Record]:  # fmt: skip
+                      undone: Callable[[], Spec] | None = None) -> list[Record]:  # fmt: skip
         """Queue records and wait for the commit that holds them, and everything queued before them.
 
         ``extra`` runs in the same unit before the append: a gate judged there raises a Refusal, which comes back here;
         ``after`` runs in it behind the append. Cancelled before the writer has it, the unit is withdrawn when nothing
-        is queued behind it; else ``undone`` is queued, the one record that a cancellation may cause (P13).
+        is queued behind it; else what ``undone`` makes is queued, the one record that a cancellation may cause (P13).
         """
         entry = self._entry(records, barrier=True, linger=False, extra=extra, blobs=blobs)
         entry.after = after
         self._put(entry)
-        done = entry.done
-        if done is not None and not done.is_set():
+        if not entry.done:
             try:
-                await done.wait()
+                await entry.wait()
             except trio.Cancelled:
                 if undone is not None and self.latched is None and not self._withdraw(entry):
-                    self._undo(entry, undone)
+                    self._undo(entry, undone())
                 raise
         if entry.error is not None:
             raise entry.error
@@ -222,7 +241,7 @@ class RunLog:
     def _undo(self, entry: _Entry, undone: Spec) -> None:
         """P13: the writer has the announcement, so its outcome stands behind it; refused together, neither is
         written."""
-        if entry.done is not None and entry.done.is_set():
+        if entry.done:
             if entry.error is None:
                 self.ride(undone, linger=False)
             return
@@ -313,9 +332,7 @@ class RunLog:
         if entry in self._queued:
             self._queued.remove(entry)
             self._count(entry, -1)
-        entry.error = error
-        if entry.done is not None:
-            entry.done.set()
+        entry.end(error)
 
     def _latch(self, error: BaseException | None) -> None:
         """W7: nothing more of this run is written by us; it is left to recovery."""
@@ -329,9 +346,7 @@ class RunLog:
         self.latched = cause
         while self._queued:
             entry = self._queued.popleft()
-            entry.error = Dropped(cause)
-            if entry.done is not None:
-                entry.done.set()
+            entry.end(Dropped(cause))
         self._on_latch(cause)
 
     def _withdraw(self, entry: _Entry) -> bool:

@@ -56,7 +56,7 @@ class ReadOnlyLog(RunLog):
 
     async def barrier(
         self, *records: Spec, extra: Extra | None = None, blobs: dict[bytes, bytes] | None = None,
-        after: Extra | None = None, undone: Spec | None = None,
+        after: Extra | None = None, undone: Callable[[], Spec] | None = None,
     ) -> list[Record]:  # fmt: skip
         raise WouldPerform(f"the code goes on where the history ends, with {records[0][0].__name__}")
 

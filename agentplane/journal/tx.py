@@ -33,7 +33,9 @@ class Tx:
         self.tenant = tenant
         self.now_ms = now_ms
         self.dialect = Dialect
-        self._execute: Callable[..., apsw.Cursor] = connection.execute
+        # One cursor for all of it: making one costs as much as a small statement. A statement that was not read to its
+        # end is reset by the next.
+        self._execute: Callable[..., apsw.Cursor] = connection.cursor().execute
 
     def all(self, sql: str, *params: Value) -> list[Row]:
         """Every row, fetched before anything else is done."""
