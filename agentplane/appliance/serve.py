@@ -75,9 +75,14 @@ def serve(located: Located, *, observe: Observe = silent) -> int:
     # follows.
     signals.install()
     given, notifier = systemd.given(os.environ, os.getpid()), Notifier.of(os.environ)
-    loaded = prepare(located)
-    # What skills and libraries print goes the same way, so that who does not read it holds up no loop.
+    # What skills and libraries print goes the same way, from their import on, so that who does not read it holds up no
+    # loop.
     writer.start(take_over=True)
+    try:
+        loaded = prepare(located)
+    except BaseException:
+        writer.close()
+        raise
     try:
         stopped = trio.run(_serve, Process(located, loaded, observe, writer, signals, notifier, given, leaving))
         status = EXIT_PARTIAL if stopped.cut else EXIT_YES

@@ -92,9 +92,12 @@ class StepContext:
             raise self._latching(divergence) from None
         if not served:
             return await self._one(spot, bound)
-        # Nothing is done and nobody is waited for: a checkpoint a millisecond is enough (W8).
+        # Nothing is done and nobody is waited for: letting others run once a millisecond is enough (W8). The skill's
+        # own scopes are heard at every call, as they were when it was made.
         if time.monotonic() >= self._checkpoint_by:
             await self._checkpoint()
+        else:
+            await trio.lowlevel.checkpoint_if_cancelled()
         return output
 
     async def gather(self, *calls: CallDescription) -> list[Any]:

@@ -233,14 +233,19 @@ class Dispatcher:
         call = CallContext(live.world, effect, live.run, key, attempt, blocking=effect.blocking)
         self._point("effect.acting", members["effect_key"], effect.kind, attempt)
         kind, outcome, blobs = await act(live.world, effect, bound.fresh(), call)
+        await self._thread_of(call)
         self._point("effect.acted", members["effect_key"], effect.kind, attempt)
         await self._record(members, kind, outcome, blobs)
         self._point("effect.recorded", members["effect_key"], effect.kind, attempt)
-        thread = live.world.threads.get(call)
+
+    async def _thread_of(self, call: CallContext) -> None:
+        """Until its thread has really ended an act is in flight, and may still send: no outcome, no further attempt and
+        no probe (P5). Killed meanwhile, it is an orphan like any other."""
+        threads = self.live.world.threads
+        thread = threads.get(call)
         if thread is not None:
-            # Until the thread has really ended the effect is in flight: no further attempt and no probe (P5).
             await thread.wait()
-            live.world.threads.pop(call, None)
+            threads.pop(call, None)
 
     async def _record(
         self, started: dict[str, object], kind: type[Record], outcome: dict[str, object], blobs: dict[bytes, bytes]
@@ -265,6 +270,7 @@ class Dispatcher:
         await live.room()
         call = CallContext(live.world, effect, live.run, key, int(str(members["attempt"])), blocking=effect.blocking)
         kind, outcome, blobs = await act(live.world, effect, bound.fresh(), call)
+        await self._thread_of(call)
         live.log.ride(
             (EffectStarted, members), (kind, self._outcome_members(members) | outcome), held=True, blobs=blobs
         )
@@ -336,10 +342,7 @@ class Dispatcher:
         verdict = await ask(live.world, effect, bound.fresh(), call)
         early = decided.counts_from_ms is not None and asked_ms < decided.counts_from_ms
         self._verdict(started, verdict, early=early)
-        thread = live.world.threads.get(call)
-        if thread is not None:
-            await thread.wait()
-            live.world.threads.pop(call, None)
+        await self._thread_of(call)
 
     def _verdict(self, started: EffectStarted, verdict: Landed | DidNotHappen | Inconclusive, *, early: bool) -> None:
         """Every verdict is journaled (P5); one whose output cannot be recorded is inconclusive, and says why."""

@@ -17,7 +17,8 @@ from agentplane.core import plan as plans
 from agentplane.core.effects import origin
 from agentplane.core.errors import JournalCorrupt, LeaseHeld
 from agentplane.core.history import read_all
-from agentplane.core.records import CANON, CONSERVATIVE, RunAdmitted, RunConcluded, Swept
+from agentplane.core.records import CANON, CONSERVATIVE, RunAdmitted, RunConcluded, Swept, Undecided
+from agentplane.engine.acts import undecided
 from agentplane.engine.linking import Spec, link
 from agentplane.engine.live import LiveRun
 from agentplane.engine.runs import Runs
@@ -26,6 +27,7 @@ from agentplane.journal.appends import Head
 from agentplane.journal.leases import Abandoned, Lease
 from agentplane.journal.tx import Tx
 
+FLUSH_S = 0.02
 PROVING_S = 1.0
 """How long the first run after an unclean start is watched alone before the next is begun beside it (P4)."""
 TICK_S = 5.0
@@ -192,14 +194,12 @@ class Recovery:
                 found.finished.append(one.run)
             elif lease.takeovers > bounds.TAKEOVERS_WITHOUT_PROGRESS_MAX:
                 try:
-                    last = self._last_step(tx, one.run)
+                    last, doubts = self._last_step(tx, one.run)
                 except JournalCorrupt as error:
                     runs.held_out[one.run] = error
                     continue
-                reason = (
-                    f"taken over {lease.takeovers} times without a record of its own; the last step begun is {last}"
-                )
-                runs.quarantine(tx, lease, reason, "crash_suspect")
+                reason = f"taken over {lease.takeovers} times without getting further; the last step begun is {last}"
+                runs.quarantine(tx, lease, reason, "crash_suspect", doubts)
                 found.suspects.append(one.run)
             else:
                 taken.append(lease)
@@ -216,10 +216,11 @@ class Recovery:
             appends.seal(tx, lease.run)
         leases.release(tx, lease)
 
-    def _last_step(self, tx: Tx, run: str) -> str:
-        stored = lists.whole_history(tx, run)
-        steps = [item.record.step for item in stored if item.record.step is not None]
-        return f"step {steps[-1]}" if steps else "none"
+    def _last_step(self, tx: Tx, run: str) -> tuple[str, list[Undecided]]:
+        """The step that was begun last, in words, and the effects that nobody can account for (P3)."""
+        records = [item.record for item in lists.whole_history(tx, run)]
+        steps = [record.step for record in records if record.step is not None]
+        return f"step {steps[-1]}" if steps else "none", undecided(read_all(run, records))
 
     async def _watch(self, begun: list[LiveRun], found: Pass) -> None:
         """P4: one run alone until it made progress, ended, or its time to convict itself passed."""
@@ -232,12 +233,20 @@ class Recovery:
         live.log.on_progress = progressed.set
         with trio.move_on_after(PROVING_S):
             async with trio.open_nursery() as nursery:
+                nursery.start_soon(_flush_often, live)
                 nursery.start_soon(_then_cancel, live.ended, nursery.cancel_scope)
                 nursery.start_soon(_then_cancel, progressed, nursery.cancel_scope)
         live.log.on_progress = None
         if progressed.is_set() or live.ended.is_set():
             self.cautious = False
         found.saturated = True
+
+
+async def _flush_often(live: LiveRun) -> None:
+    """What local effects hold back is progress as well, once it is written."""
+    while True:
+        await trio.sleep(FLUSH_S)
+        live.log.flush()
 
 
 async def _then_cancel(event: trio.Event, scope: trio.CancelScope) -> None:

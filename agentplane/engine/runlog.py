@@ -72,7 +72,7 @@ class _Entry:
     def __init__(self, specs: list[Spec], at_ms: int, *, barrier: bool, linger: bool, extra: Extra | None,
                  blobs: dict[bytes, bytes]) -> None:  # fmt: skip
         self.specs = specs
-        self.at_ms = at_ms
+        self.at_ms = [at_ms] * len(specs)
         self.barrier = barrier
         self.linger = linger
         self.extra = extra
@@ -193,14 +193,16 @@ class RunLog:
             self._queued.append(entry)
         else:
             held.specs += entry.specs
+            held.at_ms += entry.at_ms
             held.linked += fresh
             held.size += entry.size
         self._count(entry, 1)
         self._head = Head(fresh[-1].record.seq, fresh[-1].hash)
         for item in fresh:
             self.history.add(item.record)
-        if len((self._held or entry).linked) >= bounds.HELD_MAX or self._bytes >= bounds.RIDER_BYTES_MAX // 2:
-            self.flush()
+        full = len((self._held or entry).linked) >= bounds.HELD_MAX or self._bytes >= bounds.RIDER_BYTES_MAX // 2
+        if full or self._quiet is not None:
+            self.flush()  # nothing is held back from somebody who waits for all of it
         return [item.record for item in fresh]
 
     def flush(self) -> None:
@@ -297,7 +299,7 @@ class RunLog:
                     self.history.add(item.record)
             self._finish(entry, None)
             self.appended += len(entry.linked)
-            if self.on_progress is not None:
+            if self.on_progress is not None and any(appends.is_progress(item.record) for item in entry.linked):
                 self.on_progress()
         elif isinstance(error, Refusal) and entry.barrier and not isinstance(error, HeadMoved) and not _fatal(error):
             self._finish(entry, error)
@@ -321,7 +323,12 @@ class RunLog:
         for other in again:
             if other.needs is not None and other.needs.error is not None:
                 continue
-            self._link(other, self._head)
+            try:
+                self._link(other, self._head)
+            except UNRECORDABLE as error:
+                # A secret was handed out since it was made: what stands behind it cannot stand without it.
+                self._latch(error)
+                return
             self._put(other)
 
     def _count(self, entry: _Entry, sign: int) -> None:

@@ -17,7 +17,7 @@ from agentplane.core import bounds
 from agentplane.core.effects import origin
 from agentplane.core.errors import AgentplaneError, Fenced, JournalCorrupt, LeaseNotHeld, StoreFailed
 from agentplane.core.history import History, read_all
-from agentplane.core.records import RunConcluded
+from agentplane.core.records import RunConcluded, Undecided
 from agentplane.engine.execute import End, drive
 from agentplane.engine.linking import link
 from agentplane.engine.live import Gate, LiveRun
@@ -150,11 +150,14 @@ class Runs:
         place = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
         return f"the engine met {type(error).__name__}{place}"
 
-    def quarantine(self, tx: Tx, lease: Lease, reason: str, code: str) -> None:
+    def quarantine(self, tx: Tx, lease: Lease, reason: str, code: str, doubts: list[Undecided] | None = None) -> None:
         """Conclude a run as quarantined on its stored head, and free its lease: for what its own log cannot write."""
         run = lease.run
         head = rows.head_of(tx, run)
-        members: dict[str, object] = {"outcome": "quarantined", "reason": reason[: bounds.TEXT_CHARS_MAX], "code": code}
+        members: dict[str, object] = {
+            "outcome": "quarantined", "reason": reason[: bounds.TEXT_CHARS_MAX], "code": code,
+            "undecided": doubts or [],
+        }  # fmt: skip
         appends.append(tx, run, lease.epoch, head, link(run, lease.epoch, head, [(RunConcluded, members)], tx.now_ms))
         leases.release(tx, lease)
 

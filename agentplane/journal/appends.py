@@ -95,7 +95,8 @@ def append(
             more_landed, more_open = _insert(tx, run, epoch, at, item)
             landed += more_landed
             opened += more_open
-            announces = announces or more_open > 0
+            # What concludes the run behind an announcement has the last word about its status.
+            announces = more_open > 0 or (announces and not isinstance(record, RunConcluded))
             at = Head(record.seq, item.hash)
     except AgentplaneError:
         # Whether this writer may append at all is the first question, whatever else is wrong with what it brings.
@@ -106,7 +107,7 @@ def append(
     )
     if not moved:
         _may_append(tx, run, epoch, head)
-        if any(_is_progress(item.record) for item in linked):
+        if any(is_progress(item.record) for item in linked):
             tx.run("UPDATE lease SET takeovers = 0 WHERE tenant = ? AND run = ?", tx.tenant, run)
         tx.run(MOVE_ANYWAY, at.seq, at.hash, landed, opened, tx.tenant, run)
         if announces:
@@ -127,7 +128,7 @@ MOVE: Final = MOVE_ANYWAY + (
 does not hold, or where more than the head has to change."""
 
 
-def _is_progress(record: Record) -> bool:
+def is_progress(record: Record) -> bool:
     """Whether a run that was taken over got further (P4). That a step began, that an attempt was lost with its process
     and is made again: a step that kills its process writes all of that at every life."""
     if isinstance(record, EffectFailed):

@@ -41,6 +41,7 @@ class DiskRoom:
         self.floor = floor
         self.free = 0
         self.state = Room.ENOUGH
+        self._packed = False
 
     def look(self, *, take: bool = True) -> Room:
         """Ask the file system; at the floor give the ballast back, above it take it again (not without ``take``: of a
@@ -61,7 +62,7 @@ class DiskRoom:
             found = os.stat(self._ballast)
         except OSError:
             return False
-        return found.st_size >= self._size and found.st_blocks * 512 >= self._size
+        return found.st_size >= self._size and (self._packed or found.st_blocks * 512 >= self._size)
 
     def _free(self) -> int:
         stat = os.statvfs(self._directory)
@@ -74,6 +75,8 @@ class DiskRoom:
             return
         try:
             os.posix_fallocate(fd, 0, self._size)
+            # A file system that packs zeros never says that it holds them: it is not filled anew at every look.
+            self._packed = os.fstat(fd).st_blocks * 512 < self._size
         except OSError:
             # No ballast is a smaller margin, not a fault; the next look tries again.
             self._ballast.unlink(missing_ok=True)

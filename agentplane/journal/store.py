@@ -218,9 +218,14 @@ class Store:
             os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640))
         # On a full disk the ballast's bytes are what the log is copied into.
         self.room.look(take=False)
-        rewrite_log(self.path, self.vfs)
         connection = connect(self.path, vfs=self.vfs)
         try:
+            # It is known now to be a store of ours, and the lock of SQLite keeps any other writer out of its log.
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                rewrite_log(self.path, self.vfs)
+            finally:
+                connection.execute("ROLLBACK")
             # W9: what an earlier process left in the log becomes part of the main file and is synced, or
             # fails now.
             _, frames, copied = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()[0]
@@ -366,18 +371,24 @@ def read_only(path: Path, tenant: str | None = None) -> Readers:
 
 
 def rewrite_log(path: Path, vfs: str | None) -> None:
-    """Write what the log holds once more, and sync it, before it is copied.
+    """Write what the log holds once more, and sync it, before it is copied. Raises StoreUnfit and apsw.Error.
 
     After a sync that failed, a kernel may call pages clean that never reached the disk: they can be read, and no later
     sync writes them. Copied from there, half of a copy would stand in the main file with nothing behind it.
     """
     log = path.with_name(path.name + "-wal")
-    if not log.exists() or not log.stat().st_size:
+    try:
+        size = log.stat().st_size
+    except OSError:
         return
+    if not size:
+        return
+    if not os.access(log, os.R_OK | os.W_OK):
+        raise StoreUnfit(f"The log {log} cannot be read and written by this user.")
     file = apsw.VFSFile(vfs or "", str(log), [apsw.SQLITE_OPEN_WAL | apsw.SQLITE_OPEN_READWRITE, 0])
     try:
-        for at in range(0, log.stat().st_size, LOG_PART):
-            file.xWrite(file.xRead(min(LOG_PART, log.stat().st_size - at), at), at)
+        for at in range(0, size, LOG_PART):
+            file.xWrite(file.xRead(min(LOG_PART, size - at), at), at)
         file.xSync(apsw.SQLITE_SYNC_FULL)
     finally:
         file.xClose()

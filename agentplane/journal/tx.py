@@ -33,8 +33,7 @@ class Tx:
         self.tenant = tenant
         self.now_ms = now_ms
         self.dialect = Dialect
-        # One cursor for all of it: making one costs as much as a small statement. A statement that was not read to its
-        # end is reset by the next.
+        # One cursor for all of it: making one costs as much as a small statement.
         self._execute: Callable[..., apsw.Cursor] = connection.cursor().execute
 
     def all(self, sql: str, *params: Value) -> list[Row]:
@@ -43,7 +42,13 @@ class Tx:
 
     def one(self, sql: str, *params: Value) -> Row | None:
         """The first row, or None."""
-        return self._execute(sql, params).fetchone()
+        # Not over the shared cursor: a statement that is not read to its end holds its snapshot for as long as anything
+        # (an exception's frames) knows its cursor, and the next reader of the connection would be shown an old state.
+        cursor = self.connection.execute(sql, params)
+        try:
+            return cursor.fetchone()
+        finally:
+            cursor.close()
 
     def run(self, sql: str, *params: Value) -> int:
         """Perform a statement; the number of rows it changed."""

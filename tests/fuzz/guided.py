@@ -3,7 +3,7 @@
     python tests/fuzz/guided.py [--target NAME]... [--seconds N] [--seed N] [--corpus DIR]
 
 Needs atheris, which is installed on first use from packaging/locks/fuzz.txt, beside the environment and never into it.
-Every target runs in a process of its own with 2 GB at most, and 10 s an input at most. A finding is printed with the input
+Every target runs in a process of its own with 2 GB and 10 s an input at most. A finding is printed with the input
 that shows it; leaves with 0 (nothing found), 1 (a finding) or 4 (the fuzzer cannot be had).
 """
 
@@ -78,7 +78,8 @@ def run(name: str, seconds: int, seed: int, corpus: Path, place: Path) -> tuple[
     began = time.monotonic()
     paths = os.pathsep.join((str(ROOT), str(ROOT / "tests"), str(place)))
     done = subprocess.run(
-        [sys.executable, __file__, "--child", name, "--seconds", str(seconds), "--seed", str(seed), "--corpus", str(corpus)],
+        [sys.executable, __file__, "--child", name, "--seconds", str(seconds), "--seed", str(seed),
+         "--corpus", str(corpus)],
         capture_output=True, text=True, errors="replace", check=False, env=os.environ | {"PYTHONPATH": paths},
         timeout=seconds + 120,
     )  # fmt: skip

@@ -42,7 +42,7 @@ def open_store(tmp_path: Path) -> Iterator[OpenStore]:
 
 
 def test_the_sqlite_store_keeps_every_guarantee(open_store: OpenStore) -> None:
-    """No check finds anything, and every check held something.
+    """S10, S13, S16, S17: No check finds anything, and every check held something.
 
     Spec: EffectProtocol.NoOutcomeWithoutAnnouncement, EffectProtocol.OneOutcomeAtMost,
     EffectProtocol.NumbersAreDense, Fencing.EpochsNeverRegress, Fencing.OneWriterAtAnEpoch,

@@ -46,7 +46,7 @@ def expected_disposition(stage: HttpStage, status: int | None, flags: tuple[bool
 
 
 def test_every_input_has_the_verdict_that_the_protocol_gives_it() -> None:
-    """All stages, all statuses and some that do not exist, all flags."""
+    """S4: All stages, all statuses and some that do not exist, all flags."""
     for stage, status, flags in product(HttpStage, STATUSES, FLAGS):
         verdict = judge(stage, status, flags)
         where = (stage, status, flags)

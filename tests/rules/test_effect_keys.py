@@ -32,7 +32,7 @@ def numbers(*pairs: tuple[int, int]) -> bytes:
 
 @pytest.mark.parametrize("row", KEYS["keys"], ids=[row["key"][:8] for row in KEYS["keys"]])
 def test_a_published_effect_key_is_derived_again(row: dict[str, object]) -> None:
-    """From the layout alone, and by the module."""
+    """S9: From the layout alone, and by the module."""
     step, ordinal, attempt = row["step"], row["ordinal"], row["attempt"]
     phase = Phase.from_wire(str(row["phase"]))
     head = numbers((step, 4), (int(phase), 1), (ordinal, 4), (attempt, 4))  # type: ignore[arg-type]
@@ -68,7 +68,7 @@ def test_a_published_idempotency_key_is_derived_again(row: dict[str, object]) ->
 
 
 def test_every_part_of_a_place_is_in_the_effect_key() -> None:
-    """Change any one part and the key is another."""
+    """S9, S15: Change any one part and the key is another."""
     base = (1, Phase.forward, 2, 3, "a.b", b"{}")
     others = [(9, *base[1:]), (1, Phase.compensating, *base[2:]), (*base[:2], 9, *base[3:])]
     others += [(*base[:3], 9, *base[4:]), (*base[:4], "a.c", b"{}"), (*base[:5], b"[]")]

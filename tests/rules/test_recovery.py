@@ -203,7 +203,7 @@ def judged() -> tuple[Counter[str], dict[str, list[str]], Counter[str]]:
 
 @pytest.mark.parametrize("name", sorted(RULES))
 def test_the_whole_table_keeps_each_rule(judged: Any, name: str) -> None:
-    """Every series of up to three attempts, under every mode, age and probe; and no rule is vacuous.
+    """S5: Every series of up to three attempts, under every mode, age and probe; and no rule is vacuous.
 
     Spec: RetrySafety.DoubtNeverFails, RetrySafety.AttemptsAreBounded.
     """

@@ -33,7 +33,7 @@ attempts = st.integers(1, 2**32 - 1)
 
 @pytest.mark.parametrize("row", WAITS, ids=[f"{row['key_hex'][:6]}-{row['attempt']}" for row in WAITS])
 def test_a_published_wait_is_derived_again(row: dict[str, str | int]) -> None:
-    """Draw, jitter and backoff of the default policy, from the formula alone and by the module."""
+    """S7: Draw, jitter and backoff of the default policy, from the formula alone and by the module."""
     run, key, attempt = str(row["run"]), str(row["key_hex"]), int(row["attempt"])
     digest = hashlib.sha256(run.encode() + key.encode() + attempt.to_bytes(4, "big")).digest()
     draw = int.from_bytes(digest[:8], "big")

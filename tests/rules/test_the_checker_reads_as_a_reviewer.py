@@ -85,7 +85,7 @@ def step(body: str) -> str:
     ],
 )
 def test_what_a_step_does_beside_cx_is_found(tmp_path: Path, body: str, rule: str) -> None:
-    """On its line, by its rule, once; also behind an alias."""
+    """P19: On its line, by its rule, once; also behind an alias."""
     source = step(body)
     assert [(one.line, one.rule) for one in found(tmp_path, source)] == [(source.count("\n"), rule)]
 

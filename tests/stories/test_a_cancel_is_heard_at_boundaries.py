@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from agentplane import Recovery, RetryPolicy, skill
 from agentplane.core.errors import NotApplicable
@@ -21,7 +21,7 @@ OTHER = Actor(actor="nils", basis=Basis.ASSERTED)
 
 
 async def test_a_run_stops_at_its_next_effect_boundary(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """What was read is read, nothing more is announced, and the run seals as cancelled by name and reason."""
+    """S17: What was read is read, nothing more is announced, and the run seals as cancelled by name and reason."""
     provider = FakeProvider()
     provider.tell("look", "hang")
     look, pay = paying(provider, "pay.look", mutates=False, recovery=Recovery.RETRY), paying(provider)
@@ -140,6 +140,42 @@ async def test_a_cancel_heard_beside_an_announcement_in_the_writer_does_not_stan
         assert landed in (set(), {"first", "second"})
 
 
+async def test_a_cancel_that_one_member_heard_does_not_stand_over_what_another_did(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    """P15: one member hears it between its attempts while the writer holds the announcement of another; that one lands,
+    so the run goes on to the end of its work."""
+    provider = FakeProvider()
+    provider.tell("first", "did_not_happen")
+    provider.tell("second", "did_not_happen")
+    first = paying(provider, "pay.first", retry=RetryPolicy(base_ms=10_000))
+    second = paying(provider, "pay.second", retry=RetryPolicy(base_ms=1_000))
+    points = Points()
+
+    @skill("story.run")
+    async def together(cx: Any, request: dict) -> Any:  # type: ignore[type-arg]
+        return await cx.gather(first(), second())
+
+    async with opened(tmp_path, together, observe=points) as plane:
+        points.at["effect.announcing"] = lambda: (
+            inline(plane).hold() if points.count("effect.announcing") == 3 else None
+        )
+        run = (await plane.start(Wanted(capability="story.run", input={}))).run
+        for _ in range(100):
+            if points.count("effect.announcing") == 3:
+                break
+            await trio.sleep(0.1)
+        await until(lambda: len(inline(plane)._queue) > 0)
+        live = plane.runs.live[run]
+        live.cancel = lists.Cancel("mara", "asserted", None, "not wanted")
+        live.interrupt()
+        await wait_all_tasks_blocked()
+        inline(plane).let_go()
+        await plane.runs.wait_idle()
+        assert (await plane.outcome(run)).status == "succeeded"
+        assert [row.name for row in provider.book] == ["second", "first"]
+
+
 async def test_a_failed_run_is_cancelled_at_once(autojump_clock: MockClock, tmp_path: Path) -> None:
     """Nobody executes it: the act concludes and seals it; a sealed run refuses."""
     provider = FakeProvider()
@@ -153,7 +189,7 @@ async def test_a_failed_run_is_cancelled_at_once(autojump_clock: MockClock, tmp_
 
 
 async def test_a_quarantined_run_is_not_cancelled(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """A cancel would unwind around doubt."""
+    """S12: A cancel would unwind around doubt."""
     provider = FakeProvider()
     provider.tell("refund", "in_doubt_before")
     async with opened(tmp_path, one_call(paying(provider, recovery=Recovery.REQUIRES_OPERATOR))) as plane:

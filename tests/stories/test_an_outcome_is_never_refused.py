@@ -94,7 +94,7 @@ async def test_a_value_that_is_not_what_was_kept_holds_the_run(autojump_clock: M
 async def test_an_outcome_that_is_not_data_has_landed(
     autojump_clock: MockClock, tmp_path: Path, answer: Any, path: str
 ) -> None:
-    """It took effect, it is final, and the path of what cannot be recorded is named."""
+    """S2: It took effect, it is final, and the path of what cannot be recorded is named."""
     async with opened(tmp_path, answering(answer)) as plane:
         outcome = await plane.run("story.run", {})
         failed = of_kind(plane, outcome.run, Failed)[0]
@@ -135,7 +135,7 @@ class Unspeakable(Exception):
     ],
 )
 async def test_whatever_is_raised_is_recorded(autojump_clock: MockClock, tmp_path: Path, error: Exception) -> None:
-    """What cannot be said in a record is said as far as it can, and what the record holds can be read."""
+    """S2: What cannot be said in a record is said as far as it can, and what the record holds can be read."""
     async with opened(tmp_path, answering(error)) as plane:
         outcome = await plane.run("story.run", {})
         assert outcome.status in ("quarantined", "failed")

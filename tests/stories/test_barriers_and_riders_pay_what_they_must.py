@@ -113,7 +113,7 @@ async def test_a_sequential_run_pays_one_commit_an_effect(tmp_path: Path) -> Non
 
 
 async def test_no_act_begins_before_its_announcement_is_durable(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """W6: at every act, a reader of committed rows finds the announcement, and every outcome queued before it.
+    """W6, S1: at every act, a reader of committed rows finds the announcement, and every outcome queued before it.
 
     Spec: EffectProtocol.AnnouncedBeforeActed.
     """

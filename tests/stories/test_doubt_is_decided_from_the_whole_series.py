@@ -45,7 +45,7 @@ async def killed_in_the_act(tmp_path: Path, provider: FakeProvider, once: Any, *
 
 
 async def test_what_was_refused_is_asked_again_after_its_backoff(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """P1: repeatable refusals are repeated under one key; the wait is recorded, and the clock was asked for it."""
+    """P1, S8: repeatable refusals are repeated under one key; the wait is recorded, and the clock was asked for it."""
     provider = FakeProvider()
     provider.tell("refund", "did_not_happen", "did_not_happen")
     once = one_call(paying(provider, retry=RetryPolicy(base_ms=1_000)))
@@ -141,6 +141,8 @@ async def test_an_attempt_lost_and_made_again_is_no_progress(autojump_clock: Moc
         outcome = await plane.outcome(run)
         assert (outcome.status, outcome.code) == ("quarantined", "crash_suspect")
         assert [record.attempt for record in of_kind(plane, run, EffectStarted)] == list(range(1, lives + 2))
+        named = of_kind(plane, run, RunConcluded)[-1].undecided
+        assert [one.kind for one in named] == ["pay.refund"], "what nobody can account for is named (P3)"
         assert not provider.book
 
 
@@ -203,7 +205,7 @@ async def test_a_probe_that_finds_it_is_believed_at_once(autojump_clock: MockClo
 
 
 async def test_a_probe_that_cannot_tell_is_asked_three_times(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """P5: every verdict is journaled; after the bound of counted ones a person is asked, and may answer late.
+    """P5, S6: every verdict is journaled; after the bound of counted ones a person is asked, and may answer late.
 
     Spec: RetrySafety.AsksAreBounded.
     """
@@ -352,7 +354,7 @@ async def test_what_took_effect_is_not_asked_again(autojump_clock: MockClock, tm
 
 
 async def test_only_what_is_in_doubt_is_answered(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """A recorded fact is not replaced by a person's word."""
+    """S13: A recorded fact is not replaced by a person's word."""
     provider = FakeProvider()
     provider.tell("late", "in_doubt_before")
     sure, late = paying(provider, "pay.sure"), paying(provider, "pay.late", recovery=Recovery.REQUIRES_OPERATOR)

@@ -105,7 +105,7 @@ async def test_runs_without_code_do_not_hide_those_with_it(autojump_clock: MockC
 async def test_code_that_asks_something_else_has_diverged(
     autojump_clock: MockClock, tmp_path: Path, asks: tuple[str, ...], says: str
 ) -> None:
-    """P17, P18: other order, unasked, other arguments: step, ordinal, what was recorded and what was asked."""
+    """P17, P18, S11: other order, unasked, other arguments: step, ordinal, what was recorded and what was asked."""
     provider = FakeProvider()
     where, run = await interrupted(tmp_path, orders(provider, "1", "2"), keep=7)
     before = len(provider.book)

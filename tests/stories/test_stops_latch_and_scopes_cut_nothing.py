@@ -117,7 +117,7 @@ async def test_siblings_run_to_their_end_and_the_worst_is_raised(autojump_clock:
 async def test_doubt_of_one_member_stands_before_the_failure_of_another(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
-    """P10: the most severe ending is raised: a quarantine cannot be caught in the guise of a failure."""
+    """P10, S14: the most severe ending is raised: a quarantine cannot be caught in the guise of a failure."""
     provider = FakeProvider()
     provider.tell("early", "refused_for_good")
     provider.tell("late", "in_doubt_before")

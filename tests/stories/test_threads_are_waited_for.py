@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import trio
 
-from agentplane import DidNotHappen, Plane, Recovery, effect, skill
+from agentplane import DidNotHappen, Landed, Plane, Recovery, effect, skill
 from agentplane.authoring.skill import Skill
 from agentplane.core.dispositions import Disposition
 from agentplane.core.errors import InvalidRequest, JournalCorrupt, LeaseHeld
@@ -52,18 +52,19 @@ def blocking(provider: FakeProvider, *, recovery: Recovery = Recovery.IDEMPOTENT
 
 @pytest.mark.parametrize("recovery", [Recovery.IDEMPOTENT, Recovery.RECONCILE])
 async def test_no_retry_and_no_question_while_the_thread_runs(tmp_path: Path, recovery: Recovery) -> None:
-    """P5: after its time the attempt is in doubt, and what it began may still act: nothing is asked or sent until
-    then."""
+    """P5: after its time the attempt is given up, and what it began may still act: no outcome is recorded, and nothing
+    asked or sent, until then."""
     provider = FakeProvider()
     provider.tell("refund", "hang")
     once = blocking(provider, recovery=recovery, timeout_s=0.05)
     async with Plane.open(tmp_path / "plane.db", skills=[once]) as plane:
         admission = await plane.start(Wanted(capability="story.run", input={}))
-        await seen(lambda: "EffectFailed" in kinds(plane, admission.run))
+        await seen(lambda: any(getattr(call, "abandoned", False) for call in plane.world.threads))
         assert provider.arrived_in_thread.is_set() and plane.runs.acting(admission.run)
         for _ in range(20):
             await plane.writer.do(lambda tx: None)
         assert len(provider.asked) == 1 and not provider.probed
+        assert "EffectFailed" not in kinds(plane, admission.run)
         provider.release()
         await plane.runs.wait_idle()
         first = of_kind(plane, admission.run, Failed)[0]
@@ -71,6 +72,33 @@ async def test_no_retry_and_no_question_while_the_thread_runs(tmp_path: Path, re
         outcome = await plane.outcome(admission.run)
         assert outcome.status == "succeeded" and len(provider.asked) == 2
         assert len(of_kind(plane, admission.run, EffectReconciled)) == (recovery is Recovery.RECONCILE)
+
+
+async def test_a_request_that_a_thread_sends_late_is_waited_for(tmp_path: Path) -> None:
+    """P5: what a body sends long after its timeout may arrive up to ``settle_s`` after its thread has ended; asked
+    sooner, a no is so far."""
+    book: list[str] = []
+
+    @effect("pay.refund", recovery=Recovery.RECONCILE, retry=AT_ONCE, timeout_s=0.05, settle_s=0.6)
+    def refund(call: Any, *, order: str) -> Any:
+        late = 0.2 if call.attempt == 1 else 0.0
+        threading.Event().wait(late * 2)
+        threading.Timer(late, lambda: book.append(order)).start()
+        return None
+
+    @refund.reconcile
+    async def probe(call: Any, *, order: str) -> Any:
+        return Landed({"known": True}) if book else DidNotHappen()
+
+    @skill("story.run")
+    async def body(cx: Any, request: dict) -> Any:  # type: ignore[type-arg]
+        return await cx.do(refund(order="1"))
+
+    async with Plane.open(tmp_path / "plane.db", skills=[body]) as plane:
+        outcome = await plane.run("story.run", {})
+        assert (outcome.status, outcome.output) == ("succeeded", {"known": True})
+        assert len(of_kind(plane, outcome.run, EffectStarted)) == 1
+    assert book == ["1"]
 
 
 async def test_a_run_that_was_cut_is_not_taken_again_while_its_thread_runs(tmp_path: Path) -> None:
