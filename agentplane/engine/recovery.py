@@ -79,6 +79,7 @@ class Recovery:
         self.halted = halted
         self._kick = trio.Event()
         self._left: list[str] = []
+        self._unproven: list[_Begun] = []
         self.last = Pass()
         self.passes = 0
 
@@ -103,20 +104,25 @@ class Recovery:
         run = ids.new_id("run", self.runs.world.now_ms(), os.urandom(10))
         candidates = await trio.to_thread.run_sync(self._candidates, 1 if self.cautious else bounds.RECOVERY_BATCH)
         # Who was taken over before without a record since may be what killed the process: it is resumed alone (P4).
-        alone = self.cautious or any(one.takeovers > 0 for one in candidates)
+        suspect = any(one.takeovers > 0 for one in candidates)
+        alone = self.cautious or suspect
         limit = 1 if alone else bounds.RECOVERY_BATCH
+        if suspect:
+            # And nobody whom an earlier pass began may still be about to kill the process while this one is watched.
+            await self._prove()
         if candidates:
             taken = await self.runs.writer.do(lambda tx: self._take_over(tx, run, candidates, found))
         found.left = list(self._left)
         found.saturated = len(candidates) >= limit and bool(
             found.took_over or found.suspects or found.finished or found.empty
         )
-        begun: list[LiveRun] = []
+        begun: list[_Begun] = []
         for lease in taken:
             self.runs.world.observe("recovery.took_over", run=lease.run)
             live = await self.runs.resume(lease.run, lease)
             if live is not None:
-                begun.append(live)
+                begun.append(_Begun(live))
+        self._unproven = [one for one in self._unproven if not one.is_proven()] + begun
         self.last = found
         self.passes += 1
         if alone:
@@ -222,24 +228,42 @@ class Recovery:
         steps = [record.step for record in records if record.step is not None]
         return f"step {steps[-1]}" if steps else "none", undecided(read_all(run, records))
 
-    async def _watch(self, begun: list[LiveRun], found: Pass) -> None:
+    async def _prove(self) -> None:
+        """Wait until every run begun by recovery made progress or ended, or its time to convict itself passed."""
+        unproven, self._unproven = [one for one in self._unproven if not one.is_proven()], []
+        with trio.move_on_after(PROVING_S):
+            async with trio.open_nursery() as nursery:
+                for one in unproven:
+                    nursery.start_soon(one.proven)
+
+    async def _watch(self, begun: list[_Begun], found: Pass) -> None:
         """P4: one run alone until it made progress, ended, or its time to convict itself passed."""
         if not begun:
             if not (found.suspects or found.finished or found.empty):
                 self.cautious = False
             return
-        live = begun[0]
-        progressed = trio.Event()
-        live.log.on_progress = progressed.set
-        with trio.move_on_after(PROVING_S):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(_flush_often, live)
-                nursery.start_soon(_then_cancel, live.ended, nursery.cancel_scope)
-                nursery.start_soon(_then_cancel, progressed, nursery.cancel_scope)
-        live.log.on_progress = None
-        if progressed.is_set() or live.ended.is_set():
+        await self._prove()
+        if begun[0].is_proven():
             self.cautious = False
         found.saturated = True
+
+
+class _Begun:
+    """A run that a pass began, until it made progress or ended."""
+
+    def __init__(self, live: LiveRun) -> None:
+        self._live = live
+        self._progressed = trio.Event()
+        live.log.on_progress = self._progressed.set
+
+    def is_proven(self) -> bool:
+        return self._progressed.is_set() or self._live.ended.is_set()
+
+    async def proven(self) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_flush_often, self._live)
+            nursery.start_soon(_then_cancel, self._live.ended, nursery.cancel_scope)
+            nursery.start_soon(_then_cancel, self._progressed, nursery.cancel_scope)
 
 
 async def _flush_often(live: LiveRun) -> None:
