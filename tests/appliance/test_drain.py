@@ -108,6 +108,8 @@ async def test_a_run_that_is_being_resumed_when_the_last_one_ends_announces_noth
     async with door(tmp_path) as desk:
         run = (await desk.post({"capability": "desk.glancing", "input": {}})).body["run"]
         await trio.testing.wait_all_tasks_blocked(0.05)
+        desk.plane.runs.live[run].stop()
+        await desk.plane.runs.wait_idle()
     entered, released, read = threading.Event(), threading.Event(), Runs._read_run
 
     def held(runs: Runs, run: str) -> Any:
@@ -139,6 +141,8 @@ async def test_a_run_that_begins_as_the_last_one_ends_is_parked_and_not_cut(
     async with door(tmp_path) as desk:
         run = (await desk.post({"capability": "desk.glancing", "input": {}})).body["run"]
         await trio.testing.wait_all_tasks_blocked(0.05)
+        desk.plane.runs.live[run].stop()
+        await desk.plane.runs.wait_idle()
     entered, released, read = threading.Event(), threading.Event(), Runs._read_run
 
     def held(runs: Runs, run: str) -> Any:

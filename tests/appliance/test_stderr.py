@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import os
 import re
 import struct
@@ -17,11 +18,17 @@ import trio
 
 from agentplane.appliance.stderr import LINE_CHARS_MAX, StderrWriter
 
+_numbers = itertools.count(400)
+
 
 @pytest.fixture
 def pipe() -> Iterator[tuple[int, int]]:
     """A pipe of one page, reader and writer."""
-    reader, writer = os.pipe()
+    # Numbers of their own: a writer of an earlier test that goes on trying must not find this pipe under its number.
+    ends = os.pipe()
+    reader, writer = (fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, next(_numbers)) for end in ends)
+    for end in ends:
+        os.close(end)
     fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
     yield reader, writer
     for end in (reader, writer):
