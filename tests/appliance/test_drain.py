@@ -100,16 +100,18 @@ async def until(holds: Callable[[], bool]) -> None:
         await trio.lowlevel.checkpoint()
 
 
-async def test_a_run_that_is_being_resumed_when_the_last_one_ends_announces_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A recovery pass between a run's lease and its first step, when nothing else runs any more: parked where it
-    begins."""
-    async with door(tmp_path) as desk:
+async def cut_midway(directory: Path) -> str:
+    """A run that stands abandoned in the act of its effect when its plane has ended."""
+    async with door(directory) as desk:
         run = (await desk.post({"capability": "desk.glancing", "input": {}})).body["run"]
         await trio.testing.wait_all_tasks_blocked(0.05)
         desk.plane.runs.live[run].stop()
         await desk.plane.runs.wait_idle()
+    return str(run)
+
+
+def resumes_are_held(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:
+    """From now on a resume says that it began to read its run, and waits to be released."""
     entered, released, read = threading.Event(), threading.Event(), Runs._read_run
 
     def held(runs: Runs, run: str) -> Any:
@@ -118,6 +120,16 @@ async def test_a_run_that_is_being_resumed_when_the_last_one_ends_announces_noth
         return read(runs, run)
 
     monkeypatch.setattr(Runs, "_read_run", held)
+    return entered, released
+
+
+async def test_a_run_that_is_being_resumed_when_the_last_one_ends_announces_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A recovery pass between a run's lease and its first step, when nothing else runs any more: parked where it
+    begins."""
+    run = await cut_midway(tmp_path)
+    entered, released = resumes_are_held(monkeypatch)
     async with door(tmp_path) as desk:
         with trio.fail_after(30):
             await until(entered.is_set)
@@ -138,19 +150,8 @@ async def test_a_run_that_begins_as_the_last_one_ends_is_parked_and_not_cut(
 
     Spec: Drain.NothingActsAfterTheLastLook.
     """
-    async with door(tmp_path) as desk:
-        run = (await desk.post({"capability": "desk.glancing", "input": {}})).body["run"]
-        await trio.testing.wait_all_tasks_blocked(0.05)
-        desk.plane.runs.live[run].stop()
-        await desk.plane.runs.wait_idle()
-    entered, released, read = threading.Event(), threading.Event(), Runs._read_run
-
-    def held(runs: Runs, run: str) -> Any:
-        entered.set()
-        assert released.wait(30)
-        return read(runs, run)
-
-    monkeypatch.setattr(Runs, "_read_run", held)
+    run = await cut_midway(tmp_path)
+    entered, released = resumes_are_held(monkeypatch)
     async with door(tmp_path) as desk:
         drained = desk.plane.drain
 
