@@ -183,9 +183,7 @@ class RunLog:
         return [item.record for item in entry.linked]
 
     def _hold(self, records: tuple[Spec, ...]) -> list[Record]:
-        self._check()
-        entry = _Entry(list(records), self._now_ms(), barrier=False, linger=True, extra=None, blobs={})
-        self._link(entry, self._head)
+        entry = self._entry(records, barrier=False, linger=True, extra=None, blobs=None)
         fresh = entry.linked
         held = self._held
         if held is None:
@@ -235,7 +233,6 @@ class RunLog:
     def _entry(self, records: tuple[Spec, ...], *, barrier: bool, linger: bool,
                extra: Extra | None, blobs: dict[bytes, bytes] | None) -> _Entry:  # fmt: skip
         self._check()
-
         entry = _Entry(list(records), self._now_ms(), barrier=barrier, linger=linger, extra=extra, blobs=blobs or {})
         self._link(entry, self._head)
         return entry
