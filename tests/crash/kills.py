@@ -95,7 +95,7 @@ class Sweep:
         if status not in ((-signal.SIGABRT,) if workload.aborts else (RESTS, DRAINED)):
             raise SystemExit(f"the workload {name} fails undisturbed:\n{(world / 'errors').read_text()[-3000:]}")
         counts = Counter((world / "trace").read_text().split())
-        found = self._to_rest(world, workload, disturbed=False)
+        found = self._to_rest(world, workload, disturbed=False, kills=0)
         self._note("undisturbed", Case("undisturbed", name, ()), found, 0)
         self._remove(world)
         return Shown(dict(counts), seconds)
@@ -111,7 +111,7 @@ class Sweep:
             if killed and life.aim is not None:
                 self.killed.add((case.workload, *life.aim))
         disturbed = any(life.halted for life in case.lives)
-        found = self._to_rest(world, workload, disturbed=disturbed)
+        found = self._to_rest(world, workload, disturbed=disturbed, kills=kills)
         self._note(case.kind, case, found, kills)
         self._remove(world)
 
@@ -121,13 +121,13 @@ class Sweep:
             for sentence in getattr(found, what):
                 self.said.append({"what": what, "sentence": sentence, "case": case.text()})
 
-    def _to_rest(self, world: Path, workload: Workload, *, disturbed: bool) -> Found:
+    def _to_rest(self, world: Path, workload: Workload, *, disturbed: bool, kills: int) -> Found:
         for _ in range(LIVES_MAX):
             status, _ = self._life(world, workload, Life())
             if status == RESTS:
                 ask(str(self.provider.path), {"verb": "quiet"})
                 try:
-                    return look(world, workload, disturbed=disturbed)
+                    return look(world, workload, disturbed=disturbed, kills=kills)
                 except Exception as error:
                     return Found(faults=[f"the store cannot be audited: {type(error).__name__}: {error}"])
             if status == FAULT:

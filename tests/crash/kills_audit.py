@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from agentplane.core import bounds
 from agentplane.core.history import History, read_all
 from agentplane.core.records import Record
 from agentplane.engine import acts
@@ -39,9 +40,10 @@ class Found:
     faults: list[str] = field(default_factory=list)
 
 
-def look(world: Path, workload: Workload, *, disturbed: bool) -> Found:
+def look(world: Path, workload: Workload, *, disturbed: bool, kills: int) -> Found:
     """Everything that is wrong with a world at rest. ``disturbed``: effects may have run into their timeouts, so that a
-    run may end quarantined with its effect named. Raises JournalCorrupt where a chain does not verify."""
+    run may end quarantined with its effect named. ``kills`` from outside: a run that never got further in more lives
+    than P4 allows is a suspect by right. Raises JournalCorrupt where a chain does not verify."""
     found = Found()
     deeds = rows_of(world)
     readers = read_only(world / "plane.db")
@@ -63,10 +65,11 @@ def look(world: Path, workload: Workload, *, disturbed: bool) -> Found:
     named = {run: {one.effect for one in acts.undecided(history)} for run, (history, _) in histories.items()}
     for row in rows:
         found.ended[row.status] += 1
-        allowed = workload.may_end(row.capability) | ({"quarantined"} if disturbed else set())
+        suspect = row.code == "crash_suspect" and kills > bounds.TAKEOVERS_WITHOUT_PROGRESS_MAX
+        allowed = workload.may_end(row.capability) | ({"quarantined"} if disturbed or suspect else set())
         if row.status not in allowed:
             found.faults.append(f"{row.capability} ended {row.status} ({row.code}: {row.reason})")
-        if row.status == "quarantined" and not named[row.run] and not _convicted(row, workload):
+        if row.status == "quarantined" and not named[row.run] and not suspect and not _convicted(row, workload):
             found.faults.append(f"{row.run} is quarantined and names no effect ({row.code}: {row.reason})")
         found.faults += _one_outcome_each(histories[row.run][0], named[row.run])
     _books(deeds, [record for _, records in histories.values() for record in records], named, found)
