@@ -371,7 +371,8 @@ def read_only(path: Path, tenant: str | None = None) -> Readers:
 
 
 def rewrite_log(path: Path, vfs: str | None) -> None:
-    """Write what the log holds once more, and sync it, before it is copied. Raises StoreUnfit and apsw.Error.
+    """Write what the log holds once more, and sync it, before it is copied. Raises StoreUnfit, StoreFailed,
+    apsw.Error.
 
     After a sync that failed, a kernel may call pages clean that never reached the disk: they can be read, and no later
     sync writes them. Copied from there, half of a copy would stand in the main file with nothing behind it.
@@ -379,8 +380,10 @@ def rewrite_log(path: Path, vfs: str | None) -> None:
     log = path.with_name(path.name + "-wal")
     try:
         size = log.stat().st_size
-    except OSError:
+    except FileNotFoundError:
         return
+    except OSError as error:
+        raise StoreFailed(f"The log {log} cannot be looked at: {error.strerror}.") from None
     if not size:
         return
     if not os.access(log, os.R_OK | os.W_OK):
