@@ -11,23 +11,32 @@ from typing import TYPE_CHECKING
 
 _PUBLIC = {
     "__version__": "agentplane.core.build",
+    "Budget": "agentplane.core.budget",
     "Call": "agentplane.authoring.types",
     "CallDescription": "agentplane.authoring.types",
     "Compensation": "agentplane.authoring.skill",
     "DidNotHappen": "agentplane.core.recovery",
     "DidNotHappenError": "agentplane.authoring.raising",
     "EffectFailed": "agentplane.authoring.raising",
+    "GroupAborted": "agentplane.authoring.raising",
     "InDoubtError": "agentplane.authoring.raising",
     "Inconclusive": "agentplane.core.recovery",
+    "Invariant": "agentplane.authoring.group",
     "Landed": "agentplane.core.recovery",
     "LandedError": "agentplane.authoring.raising",
     "Plane": "agentplane.engine.plane",
     "Recovery": "agentplane.authoring.effect",
     "ReplayedFailureError": "agentplane.authoring.raising",
+    "Replan": "agentplane.authoring.raising",
     "RetryPolicy": "agentplane.core.retry",
     "Step": "agentplane.authoring.types",
     "effect": "agentplane.authoring.effect",
+    "given": "agentplane.authoring.plan",
+    "node": "agentplane.authoring.plan",
+    "output_of": "agentplane.authoring.plan",
+    "plan": "agentplane.authoring.plan",
     "skill": "agentplane.authoring.skill",
+    "sql": "agentplane.authoring.sql",
 }
 
 __all__ = [*sorted(_PUBLIC)]  # noqa: PLE0604 - the names are those of the table above
@@ -35,16 +44,25 @@ __all__ = [*sorted(_PUBLIC)]  # noqa: PLE0604 - the names are those of the table
 if TYPE_CHECKING:
     from agentplane.authoring.effect import Recovery as Recovery
     from agentplane.authoring.effect import effect as effect
+    from agentplane.authoring.group import Invariant as Invariant
+    from agentplane.authoring.plan import given as given
+    from agentplane.authoring.plan import node as node
+    from agentplane.authoring.plan import output_of as output_of
+    from agentplane.authoring.plan import plan as plan
     from agentplane.authoring.raising import DidNotHappenError as DidNotHappenError
     from agentplane.authoring.raising import EffectFailed as EffectFailed
+    from agentplane.authoring.raising import GroupAborted as GroupAborted
     from agentplane.authoring.raising import InDoubtError as InDoubtError
     from agentplane.authoring.raising import LandedError as LandedError
+    from agentplane.authoring.raising import Replan as Replan
     from agentplane.authoring.raising import ReplayedFailureError as ReplayedFailureError
     from agentplane.authoring.skill import Compensation as Compensation
     from agentplane.authoring.skill import skill as skill
+    from agentplane.authoring.sql import sql as sql
     from agentplane.authoring.types import Call as Call
     from agentplane.authoring.types import CallDescription as CallDescription
     from agentplane.authoring.types import Step as Step
+    from agentplane.core.budget import Budget as Budget
     from agentplane.core.build import __version__ as __version__
     from agentplane.core.recovery import DidNotHappen as DidNotHappen
     from agentplane.core.recovery import Inconclusive as Inconclusive

@@ -1,7 +1,7 @@
 """Makes the parts of the docs that come from the code, between their markers. `python docs/make.py` writes,
 `--check` compares.
 
-Made parts: the rooms, the three lifecycles, the record kinds and their members, the error table, the roles,
+Made parts: the rooms, the four lifecycles, the record kinds and their members, the error table, the roles,
 the HTTP table.
 """
 
@@ -74,6 +74,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "life-of-a-run": diagram("run"),
     "life-of-a-step": diagram("step"),
     "life-of-an-effect": diagram("effect"),
+    "life-of-a-group": diagram("group"),
     "kinds": kinds,
     "errors": error_table,
     "roles": role_table,

@@ -60,7 +60,7 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
 def test_verbs_and_flags_that_the_docs_name_exist(page: Path) -> None:
     """Every `agentplane VERB --flag` in a page is one that the parser takes."""
     known = verbs()
-    for verb, rest in re.findall(r"agentplane ([a-z]+)((?: +[^`\n&|]+)?)", page.read_text()):
+    for verb, rest in re.findall(r"agentplane ([a-z]+(?:-[a-z]+)*)((?: +[^`\n&|]+)?)", page.read_text()):
         if verb in ("import",):
             continue
         assert verb in known, f"{page.name}: agentplane {verb}"

@@ -15,14 +15,15 @@ from types import ModuleType
 import msgspec
 
 from agentplane.authoring.effect import Effect
+from agentplane.authoring.plan import PlanTemplate
 from agentplane.authoring.skill import Skill
 from agentplane.core.errors import AgentplaneError, SkillFault
 
 
 class Loaded(msgspec.Struct, frozen=True):
-    """What a directory declares: skills in file order, and every effect found beside them."""
+    """What a directory declares: skills and plans in file order, and every effect found beside them."""
 
-    skills: list[Skill]
+    skills: list[Skill | PlanTemplate]
     effects: list[Effect]
     files: list[Path]
 
@@ -34,12 +35,12 @@ def load(directory: Path, vendor: Path | None = None) -> Loaded:
     for extra in (vendor, directory):
         if extra is not None and extra.is_dir() and str(extra) not in sys.path:
             sys.path.insert(0, str(extra))
-    skills: list[Skill] = []
+    skills: list[Skill | PlanTemplate] = []
     effects: dict[int, Effect] = {}
     files = sorted(path for path in directory.glob("*.py") if not path.name.startswith("_"))
     for path in files:
         for value in vars(_import(path)).values():
-            if isinstance(value, Skill) and value not in skills:
+            if isinstance(value, Skill | PlanTemplate) and value not in skills:
                 skills.append(value)
             elif isinstance(value, Effect):
                 effects[id(value)] = value

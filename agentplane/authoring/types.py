@@ -6,11 +6,14 @@ Invariant: what is named here is the public surface; a blocking skill gets the s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from agentplane.authoring.effect import Effect
+    from agentplane.authoring.group import Invariant
+    from agentplane.authoring.sql import SqlDescription
 
 
 class CallDescription:
@@ -85,6 +88,46 @@ class Call(Protocol):
         ...
 
 
+class Group(Protocol):
+    """Several calls of one step that take together, or are taken back together."""
+
+    async def reversible(
+        self, resource: str, call: CallDescription, *, undo: CallDescription | Callable[[Any], CallDescription]
+    ) -> Any:
+        """Perform ``call`` now; ``undo`` takes it back, or makes the call that does from its output."""
+        ...
+
+    async def read(self, resource: str, call: CallDescription) -> Any:
+        """Perform a call that changes nothing, now."""
+        ...
+
+    def deferred(self, resource: str, call: CallDescription) -> None:
+        """Hold ``call`` back until the group commits."""
+        ...
+
+    def atomic(self, resource: str, statement: SqlDescription) -> None:
+        """Run a statement over ``app_`` tables in the journal's own transaction, when the group commits."""
+        ...
+
+    async def commit(self, *invariants: Invariant) -> None:
+        """Check what must hold, then let everything become permanent. Raises GroupAborted."""
+        ...
+
+    async def abort(self, reason: str = "abandoned") -> None:
+        """Take back what landed."""
+        ...
+
+
+class GroupOpening(Protocol):
+    """What ``cx.group`` gives: to be awaited, or entered with ``async with``."""
+
+    def __await__(self) -> Generator[Any, Any, Group]: ...
+
+    async def __aenter__(self) -> Group: ...
+
+    async def __aexit__(self, *ending: Any) -> bool | None: ...
+
+
 @runtime_checkable
 class Step(Protocol):
     """The context of a step: every outward thing a skill does goes through it."""
@@ -107,6 +150,18 @@ class Step(Protocol):
     async def uuid(self) -> str: ...
 
     async def random(self) -> float: ...
+
+    async def sleep(self, *, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0) -> int:
+        """Wait that long without running: the run suspends, and goes on when it is time. The instant, ms UTC."""
+        ...
+
+    async def sleep_until(self, instant: int | datetime) -> int:
+        """Wait until ``instant`` (ms UTC, or an aware datetime)."""
+        ...
+
+    def group(self, name: str, resources: Sequence[str]) -> GroupOpening:
+        """Open an effect group: ``async with cx.group("checkout", ["inventory", "notify"]) as g``."""
+        ...
 
     async def changed(self, name: str) -> bool:
         """True for a run that reaches this place fresh, False for one whose history passed it without it (P18)."""

@@ -89,7 +89,7 @@ def token(args: Args) -> int:
 
 
 def demo(args: Args) -> int:
-    from agentplane.lab.chaos import demo as lab_demo
+    from agentplane.lab.command import demo as lab_demo
 
     return lab_demo(args)
 

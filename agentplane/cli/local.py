@@ -26,7 +26,8 @@ from agentplane.journal import lists
 from agentplane.journal.store import Readers, read_only
 from agentplane.journal.tx import Tx
 from agentplane.surface.access import decide, of_terminal
-from agentplane.surface.operations import BY_NAME, EXTRA_ACTIONS, Ask, Operation, schema
+from agentplane.surface.asking import Ask, Operation, schema
+from agentplane.surface.operations import BY_NAME, EXTRA_ACTIONS
 
 Answer = tuple[int, dict[str, Any]]
 

@@ -113,6 +113,8 @@ def _plane_verbs(verb) -> None:  # type: ignore[no-untyped-def]
     release.add_argument("--reason")
     release.add_argument("--yes", action="store_true", help="do it without asking")
     verb("reload", "read tokens again")
+    app_sql = verb("app-sql", "make or change the application's own tables, whole or not at all")
+    app_sql.add_argument("file", type=Path, metavar="FILE", help="SQL over tables named app_..., - for standard input")
 
 
 def _run_verbs(verb) -> None:  # type: ignore[no-untyped-def]
@@ -121,11 +123,19 @@ def _run_verbs(verb) -> None:  # type: ignore[no-untyped-def]
     run.add_argument("--input", help="JSON")
     run.add_argument("--input-file", type=Path, metavar="FILE", help="JSON from a file, - for standard input")
     run.add_argument("--key", help="the admission key (default: made); the same key is the same run")
+    run.add_argument(
+        "--budget", action="append", default=[], metavar="CEILING=N", help="a narrower ceiling, such as max_effects=20"
+    )
     run.add_argument("--detach", action="store_true", help="return once it is admitted")
     runs = verb("runs", "list runs, newest first")
     runs.add_argument("--outcome", help="only those of this status")
     runs.add_argument("--limit", type=int, default=100)
     runs.add_argument("--after", help="the `next` of an earlier page")
+    waiting = verb("waiting", "suspended runs, the first to wake first")
+    waiting.add_argument("--limit", type=int, default=100)
+    waiting.add_argument("--after", help="the `next` of an earlier page")
+    attention = verb("attention", "what waits for a person; status 1 when something does")
+    attention.add_argument("--limit", type=int, default=100)
     show = verb("show", "one run")
     show.add_argument("run")
     history = verb("history", "the records of a run")
@@ -141,6 +151,10 @@ def _run_verbs(verb) -> None:  # type: ignore[no-untyped-def]
     replay.add_argument("run")
     replay.add_argument("--strict", action="store_true", help="against its history, performing nothing")
     replay.add_argument("--retry", action="store_true", help="ask the failure at the frontier again")
+    replay.add_argument(
+        "--raise", dest="raised", action="append", default=[], metavar="CEILING=N",
+        help="give an exhausted run more room, such as max_effects=200",
+    )  # fmt: skip
     replay.add_argument("--reason", default="")
     cancel = verb("cancel", "ask a run to stop")
     cancel.add_argument("run")
@@ -176,13 +190,24 @@ def _other_verbs(verb) -> None:  # type: ignore[no-untyped-def]
     token.add_argument("--actor", dest="token_actor", help="whose token it is")
     token.add_argument("--role", action="append", default=[], help="may be repeated")
     token.add_argument("--days", type=float, default=90, help="until it expires (default 90)")
-    demo = verb("demo", "refund thirty tickets while the appliance is killed", reach=False, output=False)
+    demo = verb(
+        "demo", "refund thirty tickets, or take orders, while the appliance is killed", reach=False, output=False
+    )
+    demo.add_argument(
+        "--workload", choices=("refunds", "orders"), help="default: refunds, or the workload of the --sabotage"
+    )
     demo.add_argument("--seconds", type=float, default=None)
     demo.add_argument("--kills", type=int, default=None)
     demo.add_argument("--seed", type=int, default=None)
     demo.add_argument("--json", action="store_true")
     demo.add_argument("--keep", type=Path, metavar="DIR", help="keep both books and the logs")
-    demo.add_argument("--sabotage", choices=("announce-late", "key-per-attempt", "doubt-is-failure", "forget-epoch"))
+    demo.add_argument(
+        "--sabotage", help="against a source with this defect, under which it must end FAIL",
+        choices=(
+            "announce-late", "key-per-attempt", "doubt-is-failure", "forget-epoch",
+            "unwind-under-doubt", "commit-by-forgetting",
+        ),
+    )  # fmt: skip
     bench = verb("bench", "measure what an effect costs on this disk", reach=False, output=False)
     bench.add_argument("--quick", action="store_true", help="a fifth of the work, in under a minute")
     bench.add_argument("--json", action="store_true")

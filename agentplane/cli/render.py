@@ -13,10 +13,12 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-LISTS = {"runs": "runs", "history": "records"}
+LISTS = {"runs": "runs", "waiting": "runs", "attention": "conditions", "history": "records"}
 """Which member of a verb's answer is its rows, for ``jsonl`` and tables."""
 COLUMNS = {
     "runs": ("run", "capability", "status", "admitted", "records", "reason"),
+    "waiting": ("run", "until", "waiting_for"),
+    "attention": ("condition", "found", "subjects", "remedy"),
     "history": ("seq", "at", "kind", "step", "effect_key", "what"),
 }
 WIDTH_MAX = 60
@@ -48,7 +50,7 @@ def emit(verb: str, body: dict[str, Any], output: str) -> None:
     elif verb in LISTS:
         print(table([describe(verb, row) for row in body[LISTS[verb]]], COLUMNS[verb]))
         if body.get("truncated"):
-            tell(f"more: --after {body['next']}" if verb == "runs" else f"more: --from {body['next_from']}")
+            tell(f"more: --from {body['next_from']}" if verb == "history" else f"more: --after {body['next']}")
     else:
         print(pairs(body))
 
@@ -69,7 +71,18 @@ def describe(verb: str, row: dict[str, Any]) -> dict[str, Any]:
     if row["kind"] == "EffectStarted":
         shown["what"] = f"{row['descriptor']['kind']} attempt {row['attempt']}"
     else:
-        known = ("outcome", "disposition", "verdict", "capability", "skill", "decision", "action")
+        known = (
+            "limit",
+            "cause",
+            "why",
+            "outcome",
+            "disposition",
+            "verdict",
+            "capability",
+            "skill",
+            "decision",
+            "action",
+        )
         shown["what"] = next((str(row[name]) for name in known if name in row), "")
     return shown
 

@@ -21,7 +21,7 @@ from agentplane.cli.connect import Client, Lost
 from agentplane.cli.render import choose, emit, tell
 from agentplane.cli.steady import PAUSE_S, Steady
 from agentplane.core import bounds, errors
-from agentplane.core.errors import EXIT_NO, EXIT_OPERATIONAL, EXIT_PARTIAL, EXIT_YES
+from agentplane.core.errors import EXIT_NO, EXIT_OPERATIONAL, EXIT_PARTIAL, EXIT_SUSPENDED, EXIT_YES
 from agentplane.surface.requests import admission_key
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ STATUS_OF: Final = {
     "quarantined": EXIT_NO,
     "cancelled": EXIT_NO,
     "abandoned": EXIT_NO,
+    "exhausted": EXIT_NO,
+    "suspended": EXIT_SUSPENDED,
     "running": EXIT_PARTIAL,
 }
 POLL_S: Final = 30.0
@@ -108,6 +110,20 @@ def _input(args: Args) -> Any:
     return None if text is None else _json(text, "--input")
 
 
+def _ceilings(pairs: list[str], flag: str) -> dict[str, int]:
+    """Raises InvalidRequest for what is not CEILING=N."""
+    found: dict[str, int] = {}
+    for pair in pairs:
+        name, _, number = pair.partition("=")
+        try:
+            found[name] = int(number)
+        except ValueError:
+            raise errors.InvalidRequest(
+                f"{flag} takes a ceiling and a whole number, such as max_effects=200; not {pair[:60]!r}."
+            ) from None
+    return found
+
+
 def _json(text: str, flag: str) -> Any:
     from agentplane.core import canonical
 
@@ -136,6 +152,8 @@ def run(args: Args) -> int:
     """Start work under an admission key that is told before the request, and wait for its end."""
     key = str(uuid.uuid4()) if args.key is None else admission_key(args.key)
     body = {"capability": args.capability, "input": _input(args)}
+    if args.budget:
+        body["budget"] = _ceilings(args.budget, "--budget")
     tell(f"key {key}")
     known: dict[str, Any] = {}
     try:
@@ -182,6 +200,18 @@ def runs(args: Args) -> int:
     return _plain(args, "runs", query=query, read=True)
 
 
+def waiting(args: Args) -> int:
+    query = {"limit": args.limit} | ({"after": args.after} if args.after else {})
+    return _plain(args, "waiting", query=query, read=True)
+
+
+def attention(args: Args) -> int:
+    """0 when nothing waits for a person."""
+    _, answer = client_of(args, read=True).call("attention", query={"limit": args.limit})
+    emit("attention", answer, choose(args.output))
+    return EXIT_NO if answer["needs_attention"] else EXIT_YES
+
+
 def show(args: Args) -> int:
     return _plain(args, "show", run_id=args.run, read=True)
 
@@ -211,7 +241,7 @@ def _follow(args: Args) -> int:
             emit("record", record, "jsonl") if output != "table" else print(_line(record))
         sys.stdout.flush()
         start = body["next_from"]
-        ended = body["status"] != "running" or not steady.up
+        ended = body["status"] not in ("running", "suspended") or not steady.up
         if ended and not body["truncated"] and not body["records"]:
             return EXIT_YES
 
@@ -239,7 +269,11 @@ def wait(args: Args) -> int:
 def replay(args: Args) -> int:
     if args.strict and args.retry:
         raise errors.InvalidRequest("--strict performs nothing and --retry does; give one of them.")
-    body = {"strict": args.strict, "retry": args.retry, "reason": args.reason}
+    if args.raised and (args.strict or args.retry):
+        raise errors.InvalidRequest("--raise walks on with more room; give it without --strict and --retry.")
+    body: dict[str, Any] = {"strict": args.strict, "retry": args.retry, "reason": args.reason}
+    if args.raised:
+        body["raise"] = _ceilings(args.raised, "--raise")
     client = client_of(args)
     _, answer = client.call("replay", run=args.run, body=body, wait_s=3600)
     emit("replay", answer, choose(args.output))
@@ -368,6 +402,26 @@ def reload(args: Args) -> int:
     return _plain(args, "reload", body={})
 
 
+def app_sql(args: Args) -> int:
+    return _plain(args, "app_sql", body={"sql": _text(args.file, bounds.APP_SQL_BYTES_MAX)})
+
+
+def _text(path: Path, size_max: int) -> str:
+    """A file's text, at most ``size_max`` bytes of it. Raises InvalidRequest."""
+    try:
+        if str(path) == "-":
+            data = sys.stdin.buffer.read(size_max + 1)
+        else:
+            with open(path, "rb") as file:
+                data = file.read(size_max + 1)
+        text = data.decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise errors.InvalidRequest(f"{path} cannot be read: {error}.") from None
+    if len(data) > size_max:
+        raise errors.InvalidRequest(f"{path} has more than {size_max} bytes.")
+    return text
+
+
 def serve(args: Args) -> int:
     from agentplane.appliance import serve as appliance
     from agentplane.appliance import settings
@@ -385,8 +439,11 @@ VERBS: Final[dict[str, Callable[[Args], int]]] = {
     "pause": pause,
     "release": release,
     "reload": reload,
+    "app-sql": app_sql,
     "run": run,
     "runs": runs,
+    "waiting": waiting,
+    "attention": attention,
     "show": show,
     "history": history,
     "wait": wait,

@@ -34,6 +34,15 @@ EFFECTS_PER_STEP_MAX: Final = 2**32 - 1
 """The ordinal is a u32 in the effect key."""
 GATHER_MAX: Final = 10_000
 """Calls side by side in one gather: each holds a task and an announcement."""
+UNDECIDED_NAMED_MAX: Final = 1_000
+"""Effects in doubt that one conclusion names, so that it fits its record; the history holds all of them."""
+
+PLAN_NODES_MAX: Final = 10_000
+"""Steps of one plan: what its contract is checked on in under a second."""
+PLAN_PATH_MAX: Final = JSON_DEPTH_MAX
+"""Names in the path of one bound argument: no value goes deeper."""
+CEILING_MAX: Final = 2**53 - 1
+"""The highest ceiling of a budget: whole in every reader of JSON."""
 
 # --- the writer -----------------------------------------------------------------------------------
 BATCH_UNITS_MAX: Final = 512
@@ -90,6 +99,24 @@ HTTP_ANSWER_BYTES_MAX: Final = 16 * MIB
 MUTATION_IDLE_MAX_S: Final = 5
 """A pooled connection idle for longer may be closed by the peer while a mutation is written to it."""
 RETRY_AFTER_MAX_S: Final = 60
+SLEEP_MAX_S: Final = 3_660 * 86_400
+"""Ten years: longer than any wait that somebody still remembers the reason of."""
+GROUP_MEMBERS_MAX: Final = 1_000
+"""Members of one effect group, and resources that it names: it is settled by one task, one member after another."""
+ATOMIC_MS_MAX: Final = 1_000
+"""How long the members of one atomic unit may run: the writer does nothing else meanwhile."""
+ATOMIC_MEMBERS_MAX: Final = 100
+ATOMIC_SQL_BYTES_MAX: Final = 16 * 1024
+ATOMIC_PARAMS_MAX: Final = 250
+ATOMIC_ROWS_MAX: Final = 1_000_000
+ATOMIC_VALUE_BYTES_MAX: Final = MIB
+"""The largest text, blob or row that a member or a migration makes: a function's one call is not interrupted."""
+APP_SQL_BYTES_MAX: Final = MIB
+APP_SQL_STATEMENTS_MAX: Final = 1_000
+APP_SQL_MS_MAX: Final = 10_000
+"""How long one migration of the application's tables may hold the writer: no lease lapses in it."""
+REPLANS_MAX: Final = 32
+"""Successors of one run's plan, where no ceiling of its own says less: a planner that never settles is stopped."""
 
 # --- surfaces -------------------------------------------------------------------------------------
 BODY_BYTES_MAX: Final = 2 * MIB

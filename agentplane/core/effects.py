@@ -20,6 +20,9 @@ ADMISSION_ORIGIN_DOMAIN = b"agentplane.origin.admission.v1"
 RUN_ORIGIN_DOMAIN = b"agentplane.origin.run.v1"
 
 U32_MAX = 2**32 - 1
+REVERSAL_BIT = 1 << 31
+"""The reversal of a group's member at ordinal m stands at ordinal m with this bit: however the step was stopped, it is
+found by its member, and takes no ordinal from the step's own calls."""
 _ORIGIN_BYTES = 32
 _key_place = struct.Struct(">IBIIQ")
 _length = struct.Struct(">Q")

@@ -87,6 +87,26 @@ class DuplicateAdmission(Refusal):
     row = Row("duplicate_admission", "caller", EXIT_NO, 409, "Use another key, or read the run that holds this one.")
 
 
+class PlanRefused(AgentplaneError):
+    """``faults``: every fault of the plan, one sentence each."""
+
+    row = Row("plan_refused", "caller", EXIT_USAGE, 422, "Correct every fault that is listed.")
+
+
+class BudgetFault(AgentplaneError):
+    row = Row("budget_fault", "caller", EXIT_USAGE, 422, "Name ceilings that exist, as whole numbers that are allowed.")
+
+
+class AtomicRefused(Refusal):
+    row = Row("atomic_refused", "caller", EXIT_NO, 409, "Nothing of it was applied: correct the statement named.")
+
+
+class AnswerLost(AgentplaneError):
+    """A store that is reached over a network may have committed, and its answer never came: nobody knows."""
+
+    row = Row("answer_lost", "operator", EXIT_OPERATIONAL, 500, "Look whether the rows are there, then decide the run.")
+
+
 class NotApplicable(Refusal):
     row = Row("not_applicable", "caller", EXIT_NO, 409, "Read the run's status; another verb may apply.")
 
@@ -94,6 +114,10 @@ class NotApplicable(Refusal):
 # --- wait -----------------------------------------------------------------------------------------
 class LeaseHeld(Refusal):
     row = Row("lease_held", "wait", EXIT_OPERATIONAL, 409, "A live owner holds this run: wait for it, or drain it.")
+
+
+class WaitDue(Refusal):
+    row = Row("wait_due", "us", EXIT_OPERATIONAL, 409, "Record the waits that are due, and go on.")
 
 
 class StoreBusy(AgentplaneError):

@@ -10,15 +10,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 
+from agentplane.core import plan as plans
+from agentplane.core.budget import Ledger
 from agentplane.core.dispositions import Disposition
 from agentplane.core.effects import Phase
 from agentplane.core.errors import JournalCorrupt
 from agentplane.core.instants import from_text
 from agentplane.core.records import (
+    BudgetRaised,
+    BudgetReadmitted,
+    BudgetRefused,
     EffectDone,
     EffectFailed,
     EffectReconciled,
     EffectStarted,
+    GroupOpened,
+    GroupSettled,
     PlanFrozen,
     QuarantineDecided,
     Record,
@@ -27,10 +34,13 @@ from agentplane.core.records import (
     RunCancelled,
     RunConcluded,
     Spend,
+    StepCompensated,
     StepFinished,
+    StepKept,
     StepStarted,
+    UnwindBegan,
 )
-from agentplane.core.recovery import Age, Answer, Attempt, Declared, Doubt, Said
+from agentplane.core.recovery import Age, Answer, Attempt, Declared, Doubt, Said, in_doubt
 from agentplane.core.retry import RetryPolicy
 
 VERDICTS: Final = frozenset({Answer.LANDED, Answer.DID_NOT_HAPPEN, Answer.INCONCLUSIVE})
@@ -42,6 +52,28 @@ class Spot(NamedTuple):
     step: int
     phase: Phase
     ordinal: int
+
+
+class GroupSpot(NamedTuple):
+    """The n-th group of a step's phase."""
+
+    step: int
+    phase: Phase
+    nth: int
+
+
+class GroupState:
+    """One effect group as recorded: its opening and, once there is one, the last word about how it ended."""
+
+    __slots__ = ("opened", "settled")
+
+    def __init__(self, opened: GroupOpened) -> None:
+        self.opened = opened
+        self.settled: GroupSettled | None = None
+
+
+WAITS: Final = frozenset({"timer.sleep"})
+"""Kinds whose announcement waits for something to come, and is no orphan while it does."""
 
 
 class Trial:
@@ -91,6 +123,11 @@ class Series:
     @property
     def first(self) -> EffectStarted:
         return self.trials[0].started
+
+    @property
+    def waits(self) -> bool:
+        """Whether this is a wait that nothing has ended yet."""
+        return self.last.outcome is None and self.first.descriptor.kind in WAITS
 
     @property
     def last(self) -> Trial:
@@ -208,12 +245,22 @@ class History:
         self.plan: PlanFrozen | None = None
         self.started: dict[int, StepStarted] = {}
         self.finished: dict[int, StepFinished] = {}
+        self.frozen: list[PlanFrozen] = []
+        self._nodes: tuple[int, dict[int, plans.Node]] = (0, {})
+        self.undone: dict[int, StepCompensated | StepKept] = {}
+        self.unwind: UnwindBegan | None = None
+        self.groups: dict[GroupSpot, GroupState] = {}
+        self.refused: dict[tuple[int, Phase, int | None], BudgetRefused] = {}
+        self.readmitted: set[tuple[int, Phase, int | None]] = set()
+        self.raised: list[BudgetRaised] = []
         self.series: dict[Spot, Series] = {}
+        self._steps: dict[tuple[int, Phase], dict[int, Series]] = {}
         self.by_key: dict[str, tuple[Series, Trial]] = {}
         self.conclusion: RunConcluded | None = None
         self.cancelled: RunCancelled | None = None
         self.decision: QuarantineDecided | None = None
         self.spend = Spend()
+        self.ledger = Ledger()
         self.seq = 0
 
     def add(self, record: Record) -> None:
@@ -222,16 +269,46 @@ class History:
         # Riders are read when they are queued and barriers when they are answered, so the order may differ
         # from that of the numbers wherever two series meet; within a series it does not.
         self.seq = max(self.seq, record.seq)
+        self.ledger.add(record, reserved=self.ledger.reserved > 0)
         read = READ.get(type(record))
         if read is not None:
             read(self, record)
 
     def of_step(self, step: int, phase: Phase) -> list[Series]:
         """Every series of a step's phase, by ordinal."""
-        return [self.series[spot] for spot in sorted(self.series) if spot.step == step and spot.phase == phase]
+        return [series for _, series in sorted(self._steps.get((step, phase), {}).items())]
 
     def landed(self) -> list[Series]:
-        return [series for series in self.series.values() if series.landed()]
+        """What took effect, or may have, going forward, and was not taken back with its group."""
+        return [series for series in self.series.values() if series.landed() and self._counts(series)]
+
+    def standing(self) -> list[Series]:
+        """Landed work that no compensation took back and no unwind let stand (P15)."""
+        return [series for series in self.landed() if series.spot.step not in self.undone]
+
+    def doubts(self) -> list[Series]:
+        """Mutations, of either phase, of which nobody can say whether they took effect."""
+        return [series for series in self.series.values() if in_doubt(series.attempts(), series.first.mutates)]
+
+    def nodes(self) -> dict[int, plans.Node]:
+        """Every node of every version of the plan, by id: what ran may be of none that is in force."""
+        if self._nodes[0] != len(self.frozen):
+            found = {node.id: node for frozen in self.frozen for node in plans.from_data(frozen.plan).nodes}
+            self._nodes = len(self.frozen), found
+        return self._nodes[1]
+
+    def waiting(self) -> list[Series]:
+        return [series for series in self.series.values() if series.waits]
+
+    def open_groups(self) -> list[GroupSpot]:
+        return sorted(spot for spot, group in self.groups.items() if group.settled is None)
+
+    def _counts(self, series: Series) -> bool:
+        if series.spot.phase is not Phase.forward:
+            return False
+        index = series.first.group
+        group = None if index is None else self.groups.get(GroupSpot(series.spot.step, series.spot.phase, index))
+        return group is None or group.settled is None or group.settled.outcome != "aborted"
 
     def _outcome(self, record: Record) -> Trial:
         found = self.by_key.get(record.effect_key or "")
@@ -261,6 +338,7 @@ def _admitted(history: History, record: RunAdmitted) -> None:
 
 def _plan(history: History, record: PlanFrozen) -> None:
     history.plan = record
+    history.frozen.append(record)
 
 
 def _step_started(history: History, record: StepStarted) -> None:
@@ -271,11 +349,15 @@ def _step_finished(history: History, record: StepFinished) -> None:
     history.finished[record.step or 0] = record
 
 
-def _effect_started(history: History, record: EffectStarted) -> None:
+def _phase(history: History, record: Record) -> Phase:
     try:
-        phase = Phase.forward if record.phase is None else Phase.from_wire(record.phase)
+        return Phase.forward if record.phase is None else Phase.from_wire(record.phase)
     except ValueError as error:
         raise history._impossible(record, str(error)) from None
+
+
+def _effect_started(history: History, record: EffectStarted) -> None:
+    phase = _phase(history, record)
     if record.effect_key is None or record.effect_key in history.by_key:
         raise history._impossible(record, "an announcement without a key of its own")
     spot = Spot(record.step or 0, phase, record.ordinal)
@@ -285,7 +367,7 @@ def _effect_started(history: History, record: EffectStarted) -> None:
         raise history._impossible(record, why)
     if series.trials and series.last.outcome is None and not series.last.said:
         raise history._impossible(record, f"attempt {record.attempt - 1} has no outcome (P3)")
-    history.series[spot] = series
+    history.series[spot] = history._steps.setdefault((spot.step, phase), {})[spot.ordinal] = series
     trial = Trial(record)
     series.trials.append(trial)
     history.by_key[record.effect_key] = (series, trial)
@@ -325,6 +407,45 @@ def _cancelled(history: History, record: RunCancelled) -> None:
     history.cancelled = record
 
 
+def _group_opened(history: History, record: GroupOpened) -> None:
+    spot = GroupSpot(record.step or 0, _phase(history, record), record.index)
+    if spot in history.groups:
+        raise history._impossible(record, f"a second opening of group {record.index} of step {spot.step}")
+    history.groups[spot] = GroupState(record)
+
+
+def _group_settled(history: History, record: GroupSettled) -> None:
+    group = history.groups.get(GroupSpot(record.step or 0, _phase(history, record), record.index))
+    if group is None:
+        raise history._impossible(record, "a settlement of a group that was never opened")
+    group.settled = record
+
+
+def _unwind(history: History, record: UnwindBegan) -> None:
+    history.unwind = record
+    history.conclusion = None
+
+
+def _undone(history: History, record: StepCompensated | StepKept) -> None:
+    if record.step in history.undone:
+        raise history._impossible(record, f"step {record.step} was unwound before")
+    history.undone[record.step or 0] = record
+
+
+def _budget_refused(history: History, record: BudgetRefused) -> None:
+    place = (record.step or 0, _phase(history, record), record.ordinal)
+    history.refused[place] = record
+    history.readmitted.discard(place)
+
+
+def _budget_readmitted(history: History, record: BudgetReadmitted) -> None:
+    history.readmitted.add((record.step or 0, _phase(history, record), record.ordinal))
+
+
+def _budget_raised(history: History, record: BudgetRaised) -> None:
+    history.raised.append(record)
+
+
 READ: Final[dict[type[Record], Callable[[History, Any], None]]] = {
     RunAdmitted: _admitted,
     PlanFrozen: _plan,
@@ -338,4 +459,12 @@ READ: Final[dict[type[Record], Callable[[History, Any], None]]] = {
     RunConcluded: _concluded,
     QuarantineDecided: _decided,
     RunCancelled: _cancelled,
+    GroupOpened: _group_opened,
+    GroupSettled: _group_settled,
+    UnwindBegan: _unwind,
+    StepCompensated: _undone,
+    StepKept: _undone,
+    BudgetRefused: _budget_refused,
+    BudgetReadmitted: _budget_readmitted,
+    BudgetRaised: _budget_raised,
 }

@@ -1,4 +1,4 @@
-"""The lives of runs, steps and effects, as tables.
+"""The lives of runs, steps, effects and groups, as tables.
 
 Owns which event may follow which state; what is absent is illegal. Refuses to perform anything. Invariant:
 the diagrams in the docs are made from these tables, and every (state, event) pair is legal or refused.
@@ -32,21 +32,46 @@ RUN: Final[Table] = {
     ("failed", "cancel"): "running",
     ("exhausted", "raise"): "running",
     ("exhausted", "cancel"): "running",
+    ("exhausted", "replay"): "running",
     ("quarantined", "reconcile"): "quarantined",
     ("quarantined", "reopen"): "running",
     ("quarantined", "abandon"): "abandoned",
+    ("running", "UnwindBegan"): "unwinding",
+    ("unwinding", "suspend"): "unwinding suspended",
+    ("unwinding suspended", "wake"): "unwinding",
+    ("unwinding", "park"): "unwinding parked",
+    ("unwinding parked", "take over"): "unwinding",
+    ("unwinding", "crash"): "unwinding abandoned lease",
+    ("unwinding abandoned lease", "take over"): "unwinding",
+    ("unwinding", "conclude failed"): "failed",
+    ("unwinding", "conclude cancelled"): "cancelled",
+    ("unwinding", "conclude quarantined"): "quarantined",
+    ("quarantined", "reopen unwinding"): "unwinding",
 }
-"""``succeeded``, ``cancelled`` and ``abandoned`` are sealed: no row leaves them."""
+"""``succeeded``, ``cancelled`` and ``abandoned`` are sealed: no row leaves them. A run that unwinds never goes forward
+again: it is suspended, parked or left by its owner as one that unwinds, and only a conclusion ends that. Nothing
+unwinds out of exhaustion, suspension or quarantine."""
 
 STEP: Final[Table] = {
     ("none", "StepStarted"): "running",
     ("running", "effect"): "running",
     ("running", "StepFinished succeeded"): "succeeded",
     ("running", "StepFinished failed"): "failed",
+    ("running", "StepFinished replanned"): "replanned",
     ("running", "stop"): "interrupted",
     ("interrupted", "resume"): "running",
     ("failed", "RetryGranted"): "running",
+    ("succeeded", "StepCompensated"): "compensated",
+    ("succeeded", "StepKept"): "kept",
+    ("interrupted", "StepCompensated"): "compensated",
+    ("interrupted", "StepKept"): "kept",
+    ("failed", "StepCompensated"): "compensated",
+    ("failed", "StepKept"): "kept",
+    ("replanned", "StepCompensated"): "compensated",
+    ("replanned", "StepKept"): "kept",
 }
+"""What an unwind has compensated or kept, no later one looks at again."""
+
 
 EFFECT: Final[Table] = {
     ("none", "EffectStarted"): "announced",
@@ -73,7 +98,17 @@ EFFECT: Final[Table] = {
 }
 """One place: its series of attempts. ``announced in doubt`` carries the doubt of an earlier attempt (P2)."""
 
-TABLES: Final[Mapping[str, Table]] = {"run": RUN, "step": STEP, "effect": EFFECT}
+GROUP: Final[Table] = {
+    ("none", "GroupOpened"): "open",
+    ("open", "GroupSettled committed"): "committed",
+    ("open", "GroupSettled aborted"): "aborted",
+    ("open", "GroupSettled quarantined"): "quarantined",
+    ("quarantined", "GroupSettled committed"): "committed",
+    ("quarantined", "GroupSettled aborted"): "aborted",
+}
+"""A group in doubt stays ``open``; out of ``quarantined`` it comes when a person has answered for what is out."""
+
+TABLES: Final[Mapping[str, Table]] = {"run": RUN, "step": STEP, "effect": EFFECT, "group": GROUP}
 
 
 def states(table: Table) -> list[str]:

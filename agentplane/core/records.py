@@ -1,23 +1,19 @@
-"""The kinds of record and the one way between a record and its bytes.
+"""The kinds of record: the envelope and each kind's members.
 
-Owns the envelope, each kind's members, the dispatch on ``kind`` and ``v``, and the seam where an older
-version is read as the present one. Refuses unknown members, unknown kinds and versions newer than this build.
-Invariant: ``decode_body(encode_body(r)) == r``, and the bytes hashed are the bytes stored.
+Owns what a record of each kind may say, and which conclusions nothing may follow. Refuses unknown members; how a record
+becomes bytes is ``codec``'s. Invariant: a record is past tense and frozen, and every list of kinds is this one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from enum import StrEnum
-from functools import cache
 from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta
 
-from agentplane.core import bounds, canonical
+from agentplane.core import bounds
 from agentplane.core.dispositions import Disposition
-from agentplane.core.errors import PayloadTooLarge, UnreadableRecord
 from agentplane.core.recovery import Mode
 
 RECORD_VERSION: Final = 1
@@ -95,6 +91,14 @@ class Descriptor(Member, frozen=True, kw_only=True):
     args: Json
 
 
+class Exhaustion(Member, frozen=True, kw_only=True):
+    """The ceiling that a run reached: its name, what it allows, and what was used when more was asked."""
+
+    limit: str
+    allowed: Natural
+    used: Natural
+
+
 class Blob(Member, frozen=True, kw_only=True):
     """A value kept beside its record: SHA-256 of its canonical bytes, and how many there are."""
 
@@ -167,6 +171,8 @@ class StepStarted(Record, frozen=True, tag=True, kw_only=True):
 
 
 class StepFinished(Record, frozen=True, tag=True, kw_only=True):
+    """``outcome``: succeeded, failed, or replanned (the step asked for another plan, which stands behind it)."""
+
     outcome: str
     output: Json = None
     blob: Blob | None = None
@@ -175,6 +181,10 @@ class StepFinished(Record, frozen=True, tag=True, kw_only=True):
 
 
 class EffectStarted(Record, frozen=True, tag=True, kw_only=True):
+    """``group``: the index, in its step and phase, of the effect group that it belongs to, in ``role`` (reversible,
+    read, deferred, atomic, reversal). ``clock_s``: the clock's reading in seconds, where a ceiling asks for readings.
+    """
+
     descriptor: Descriptor
     terms: Terms
     retry: RetryTerms
@@ -186,6 +196,9 @@ class EffectStarted(Record, frozen=True, tag=True, kw_only=True):
     generation: Natural = 0
     local: bool = False
     outbound_label: Label = CONSERVATIVE
+    group: Natural | None = None
+    role: str | None = None
+    clock_s: Natural | None = None
 
 
 class EffectDone(Record, frozen=True, tag=True, kw_only=True):
@@ -241,6 +254,74 @@ class RunCancelled(Record, frozen=True, tag=True, kw_only=True):
     reason: str
 
 
+class GroupOpened(Record, frozen=True, tag=True, kw_only=True):
+    """``index`` counts the groups of the step's phase from 0; ``resources`` is the footprint."""
+
+    group: str
+    index: Natural
+    resources: list[str]
+
+
+class GroupSettled(Record, frozen=True, tag=True, kw_only=True):
+    """``outcome``: committed, aborted, or quarantined (nobody knows what stands); the last word counts."""
+
+    group: str
+    index: Natural
+    outcome: str
+    detail: str | None = None
+
+
+class UnwindBegan(Record, frozen=True, tag=True, kw_only=True):
+    """From here on the run only undoes. ``cause``: failed or cancelled; ``steps`` in the order of undoing."""
+
+    cause: str
+    steps: list[Natural]
+
+
+class StepCompensated(Record, frozen=True, tag=True, kw_only=True):
+    """The step's work was taken back; ``outcome`` is what its compensation returned."""
+
+    compensation: str
+    outcome: Json = None
+
+
+class StepKept(Record, frozen=True, tag=True, kw_only=True):
+    """An unwind left the step's landed work standing by right. ``why``: pivot, or unnecessary."""
+
+    why: str
+
+
+class RunSuspended(Record, frozen=True, tag=True, kw_only=True):
+    """The run waits and holds no lease. ``until``: the first instant at which a timer of it is due."""
+
+    reason: str
+    until: Instant | None = None
+
+
+class BudgetRefused(Record, frozen=True, tag=True, kw_only=True):
+    """A ceiling stopped the run before a step (``ordinal`` absent) or an effect; the run is exhausted and may go on."""
+
+    limit: str
+    allowed: Natural
+    used: Natural
+    ordinal: Natural | None = None
+
+
+class BudgetReadmitted(Record, frozen=True, tag=True, kw_only=True):
+    """The refusal at the frontier was asked again under the ceilings that hold now, and stands no more."""
+
+    limit: str
+    ordinal: Natural | None = None
+
+
+class BudgetRaised(Record, frozen=True, tag=True, kw_only=True):
+    """A person raised ceilings of the run; what is not named stays."""
+
+    raised_by: Actor
+    ceilings: dict[str, int]
+    reason: str
+
+
 class RunConcluded(Record, frozen=True, tag=True, kw_only=True):
     """``chain_head`` is this record's own ``prev_hash``; ``reason`` is absent when a person ended the run."""
 
@@ -248,6 +329,7 @@ class RunConcluded(Record, frozen=True, tag=True, kw_only=True):
     chain_head: Hex32
     reason: str | None = None
     code: str | None = None
+    exhaustion: Exhaustion | None = None
     undecided: list[Undecided] = []
     live_spend: Spend = Spend()
 
@@ -279,6 +361,15 @@ KINDS: Final[tuple[type[Record], ...]] = (
     EffectFailed,
     EffectReconciled,
     RetryGranted,
+    GroupOpened,
+    GroupSettled,
+    UnwindBegan,
+    StepCompensated,
+    StepKept,
+    RunSuspended,
+    BudgetRefused,
+    BudgetReadmitted,
+    BudgetRaised,
     QuarantineDecided,
     RunCancelled,
     RunConcluded,
@@ -288,138 +379,3 @@ KINDS: Final[tuple[type[Record], ...]] = (
 
 CLOSING: Final = frozenset({"succeeded", "cancelled", "abandoned", "swept", "acted"})
 """Outcomes that nothing may resume: these seal (a failed, exhausted or quarantined run stays open)."""
-
-Upcast = Callable[[dict[str, object]], dict[str, object]]
-
-
-class _Head(msgspec.Struct):
-    kind: str
-    v: int
-
-
-class Registry:
-    """Maps ``kind`` to its type and ``(kind, v)`` to the function that reads version ``v`` as ``v + 1``."""
-
-    def __init__(
-        self,
-        kinds: tuple[type[Record], ...],
-        upcasts: Mapping[tuple[str, int], Upcast] | None = None,
-        versions: Mapping[str, int] | None = None,
-    ) -> None:
-        self.kinds = {kind.__name__: kind for kind in kinds}
-        self.upcasts = dict(upcasts or {})
-        self.versions = {name: (versions or {}).get(name, RECORD_VERSION) for name in self.kinds}
-        self._decoders = {name: msgspec.json.Decoder(kind) for name, kind in self.kinds.items()}
-        self._head = msgspec.json.Decoder(_Head)
-
-    def decode(self, raw: bytes) -> Record:
-        """The record in ``raw``, upcast to the present version; raises UnreadableRecord naming kind and
-        version."""
-        try:
-            head = self._head.decode(raw)
-            decoder = self._decoders.get(head.kind)
-            if decoder is None:
-                raise UnreadableRecord(
-                    f"This build does not know the record kind {head.kind[:60]!r}.", kind=head.kind[:60]
-                )
-            present = self.versions[head.kind]
-            if head.v == present:
-                return decoder.decode(raw)
-            if head.v > present or head.v < 1:
-                raise UnreadableRecord(
-                    f"Record kind {head.kind} has version {head.v}; this build reads up to {present}.",
-                    kind=head.kind, v=head.v,
-                )  # fmt: skip
-            return self._upcast(head, present, raw)
-        except msgspec.MsgspecError as error:
-            raise UnreadableRecord(f"A record does not have the shape of its kind: {error}.") from None
-        except UnicodeDecodeError:
-            raise UnreadableRecord("A record is not UTF-8.") from None
-        except RecursionError:
-            raise UnreadableRecord("A record is nested deeper than any that this build writes.") from None
-
-    def _upcast(self, head: _Head, present: int, raw: bytes) -> Record:
-        body = msgspec.json.decode(raw, type=dict[str, object])
-        for version in range(head.v, present):
-            step = self.upcasts.get((head.kind, version))
-            if step is None:
-                raise UnreadableRecord(
-                    f"This build cannot read version {version} of the record kind {head.kind}.",
-                    kind=head.kind, v=version,
-                )  # fmt: skip
-            try:
-                body = step(body) | {"v": version + 1}
-            except (KeyError, TypeError, ValueError, AttributeError):
-                raise UnreadableRecord(
-                    f"A record of kind {head.kind} does not have the shape of its version {version}.",
-                    kind=head.kind, v=version,
-                ) from None  # fmt: skip
-        return msgspec.convert(body, self.kinds[head.kind])
-
-
-REGISTRY: Final = Registry(KINDS)
-
-
-def decode_body(raw: bytes) -> Record:
-    """The typed record in ``raw`` (canonical JSON of one record body). Raises UnreadableRecord."""
-    return REGISTRY.decode(raw)
-
-
-def encode_body(record: Record) -> bytes:
-    """The canonical bytes of ``record``, at most RECORD_BYTES_MAX. Raises PayloadTooLarge or
-    CanonicalError."""
-    raw = canonical.encode_struct(record, [(_at(record, path), len(path)) for path in _callers(type(record))])
-    if raw is None:
-        raw = canonical.encode(_to_data(record))
-    if len(raw) > bounds.RECORD_BYTES_MAX:
-        name, most = type(record).__name__, bounds.RECORD_BYTES_MAX
-        raise PayloadTooLarge(f"A {name} record of {len(raw)} bytes is over the bound of {most}.")
-    return raw
-
-
-def _to_data(record: Record) -> object:
-    """Plain data of ``record``, its opaque values untouched: msgspec would turn bytes, instants, sets and
-    enums inside them into something else without a word, and ``canonical`` refuses them."""
-    paths = _opaque(type(record))
-    try:
-        body = msgspec.to_builtins(record)
-    except (TypeError, ValueError, RecursionError) as error:
-        for path in paths:
-            canonical.encode(_at(record, path, wrapped=True))
-        raise canonical.CanonicalError("", f"is not plain data: {error}") from None
-    for path in paths:
-        holder = body
-        for name in path[:-1]:
-            holder = holder[name]
-        if path[-1] in holder:
-            holder[path[-1]] = _at(record, path)
-    return body
-
-
-def _at(record: Record, path: tuple[str, ...], *, wrapped: bool = False) -> object:
-    """The value at ``path``; ``wrapped`` in objects of the same path, so that an error names all of it."""
-    value: object = record
-    for name in path:
-        value = getattr(value, name)
-    for name in reversed(path) if wrapped else ():
-        value = {name: value}
-    return value
-
-
-@cache
-def _callers(kind: type[Record]) -> tuple[tuple[str, ...], ...]:
-    """Where records of ``kind`` hold what a caller named or gave: opaque data, and objects with keys of his."""
-    maps = tuple((field.name,) for field in msgspec.structs.fields(kind) if "dict" in str(field.type))
-    return _opaque(kind) + maps
-
-
-@cache
-def _opaque(kind: type[msgspec.Struct]) -> tuple[tuple[str, ...], ...]:
-    """Where records of ``kind`` hold a caller's data, also inside their structured members."""
-    found: list[tuple[str, ...]] = []
-    for field in msgspec.structs.fields(kind):
-        if field.type is Json:
-            found.append((field.name,))
-        elif isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
-            found += [(field.name, *path) for path in _opaque(field.type)]
-    return tuple(found)

@@ -1,4 +1,4 @@
-"""What a person does to a run: reconcile, reopen, abandon, retry, cancel.
+"""What a person does to a run: reconcile, reopen, abandon, retry, raise, cancel.
 
 Owns each act as one unit over a run that nobody executes, with the refusals that protect history. Refuses to replace a
 recorded fact: only what is in doubt may be answered. Invariant: every act of a person is recorded with actor and basis,
@@ -7,16 +7,20 @@ and none declares an outcome that the runtime then has to believe without walkin
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Final
 
 import msgspec
 
 from agentplane.core import bounds
+from agentplane.core import budget as budgets
+from agentplane.core.effects import Phase
 from agentplane.core.errors import InvalidRequest, NotApplicable, UndecidedEffect
-from agentplane.core.history import History, Series, read_all
+from agentplane.core.history import GroupSpot, History, Series, read_all
 from agentplane.core.records import (
     Actor,
     Basis,
+    BudgetRaised,
     EffectReconciled,
     QuarantineDecided,
     RetryGranted,
@@ -25,7 +29,9 @@ from agentplane.core.records import (
     Undecided,
 )
 from agentplane.core.recovery import in_doubt
+from agentplane.engine import waits
 from agentplane.engine.linking import Spec, link
+from agentplane.engine.live import budget_of
 from agentplane.journal import appends, leases, lists
 from agentplane.journal.appends import Head
 from agentplane.journal.leases import Lease
@@ -86,6 +92,11 @@ def _load_only(tx: Tx, run: str, status: str, done: str) -> tuple[History, Head]
     if row.status != status:
         raise NotApplicable(f"The run {run} is {row.status}; only a {status} run is {done}.", status=row.status)
     return history, head
+
+
+def _not_unwound(run: str, history: History) -> None:
+    if history.unwind is not None:
+        raise NotApplicable(f"The run {run} has taken work back; it only undoes, and is not walked forward any more.")
 
 
 def _append(tx: Tx, lease: Lease, head: Head, specs: list[Spec]) -> Head:
@@ -172,7 +183,15 @@ def abandon(run: str, actor: Actor, reason: str, who: Owner) -> Callable[[Tx], i
             head,
             [
                 (QuarantineDecided, {"decider": actor, "reason": reason, "decision": "abandon"}),
-                (RunConcluded, {"outcome": "abandoned", "undecided": undecided(history), "live_spend": history.spend}),
+                *waits.ended(history),
+                (
+                    RunConcluded,
+                    {
+                        "outcome": "abandoned",
+                        "undecided": undecided(history)[: bounds.UNDECIDED_NAMED_MAX],
+                        "live_spend": history.spend,
+                    },
+                ),
             ],
         )
         index = appends.seal(tx, run)
@@ -182,13 +201,41 @@ def abandon(run: str, actor: Actor, reason: str, who: Owner) -> Callable[[Tx], i
     return unit
 
 
+UNDOING: Final = frozenset({"compensation_failed", "group_quarantined"})
+"""Quarantines in which something that undoes failed for certain, and may be asked again."""
+
+
+def _may_be_asked(history: History, series: Series, undoing: bool) -> bool:
+    """A group that was taken back is settled: no member of it is asked again."""
+    index = series.first.group
+    group = None if index is None else history.groups.get(GroupSpot(series.spot.step, series.spot.phase, index))
+    if group is not None and group.settled is not None and group.settled.outcome == "aborted":
+        return False
+    return undoing or series.spot.phase is Phase.forward
+
+
 def retry(run: str, actor: Actor, reason: str, who: Owner) -> Callable[[Tx], Lease]:
     """P9: the unit that asks the final failure at the frontier again, where its series is without doubt."""
     reason = reason_text(reason)
 
     def unit(tx: Tx) -> Lease:
-        history, head = _load_only(tx, run, "failed", "retried")
-        failed = [series for series in history.series.values() if series.failure() is not None and not series.last.said]
+        row, history, head = load(tx, run)
+        undoing = row.status == "quarantined" and row.code in UNDOING
+        if row.status != "failed" and not undoing:
+            raise NotApplicable(
+                f"The run {run} is {row.status}; retried is a failed run, or one whose compensation failed.",
+                status=row.status,
+            )
+        if not undoing:
+            _not_unwound(run, history)
+        failed = [
+            series
+            for series in history.series.values()
+            if series.failure() is not None
+            # What a probe said of it leaves it the failure that it was.
+            and not any(_by_person(said) for said in series.last.said)
+            and _may_be_asked(history, series, undoing)
+        ]
         if not failed:
             raise NotApplicable(f"The run {run} did not fail in an effect; `agentplane replay {run}` walks it again.")
         frontier = max(failed, key=lambda series: series.last.started.seq)
@@ -203,6 +250,8 @@ def retry(run: str, actor: Actor, reason: str, who: Owner) -> Callable[[Tx], Lea
             "granted_by": actor,
             "reason": reason,
         }
+        if frontier.spot.phase is not Phase.forward:
+            members["phase"] = frontier.spot.phase.wire
         _append(tx, lease, head, [(RetryGranted, members)])
         return lease
 
@@ -210,15 +259,37 @@ def retry(run: str, actor: Actor, reason: str, who: Owner) -> Callable[[Tx], Lea
 
 
 def take(run: str, who: Owner) -> Callable[[Tx], Lease]:
-    """The unit that takes a failed run for another walk (`replay RUN`), recording nothing."""
+    """The unit that takes a failed or exhausted run for another walk (`replay RUN`), recording nothing."""
 
     def unit(tx: Tx) -> Lease:
-        row = lists.get_run(tx, run)
-        if row.status not in ("failed", "running"):
+        row, history, _ = load(tx, run)
+        if row.status not in ("failed", "exhausted", "running"):
             raise NotApplicable(
-                f"The run {run} is {row.status}; only failed and open runs are replayed.", status=row.status
+                f"The run {run} is {row.status}; only failed, exhausted and open runs are replayed.", status=row.status
             )
+        if row.status != "running":
+            _not_unwound(run, history)
         return leases.acquire(tx, run, who.owner, who.opening, who.ttl_ms, progress=True)
+
+    return unit
+
+
+def raise_ceilings(
+    run: str, ceilings: Mapping[str, int], actor: Actor, reason: str, who: Owner
+) -> Callable[[Tx], Lease]:
+    """The unit that raises ceilings of an exhausted run and takes it for another walk. Raises BudgetFault for a ceiling
+    that the run does not have, or that would not be raised."""
+    reason = reason_text(reason)
+    budgets.from_data(dict(ceilings))
+
+    def unit(tx: Tx) -> Lease:
+        history, head = _load_only(tx, run, "exhausted", "given more room")
+        budgets.raised(budget_of(history) or budgets.Budget(), ceilings)
+        lease = leases.acquire(tx, run, who.owner, who.opening, who.ttl_ms, progress=True)
+        _append(tx, lease, head, [
+            (BudgetRaised, {"raised_by": actor, "ceilings": dict(ceilings), "reason": reason}),
+        ])  # fmt: skip
+        return lease
 
     return unit
 
@@ -232,7 +303,8 @@ class CancelAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def cancel(run: str, actor: Actor, reason: str, who: Owner) -> Callable[[Tx], CancelAnswer]:
-    """The unit that asks for a stop. A failed run without landed work is concluded in it."""
+    """The unit that asks for a stop. A failed or exhausted run of which nothing stands is concluded in it; any other
+    hears it at its next boundary, and one that waits is taken up by the sweep."""
     reason = reason_text(reason)
 
     def unit(tx: Tx) -> CancelAnswer:
@@ -241,24 +313,26 @@ def cancel(run: str, actor: Actor, reason: str, who: Owner) -> Callable[[Tx], Ca
             raise NotApplicable(f"The run {run} is {row.status} and closed.", status=row.status)
         if row.status == "quarantined":
             raise NotApplicable(
-                f"The run {run} is quarantined: a cancel would unwind around doubt; use `reconcile` and `quarantine`.",
+                f"The run {run} is quarantined: a cancel would unwind around doubt; use `agentplane reconcile`, then "
+                "`agentplane quarantine`.",
                 status=row.status,
             )  # fmt: skip
-        landed = [series.first.descriptor.kind for series in history.landed()]
-        if landed:
-            raise NotApplicable(
-                f"The run {run} has landed work ({', '.join(landed[:3])}) that this build cannot take back; "
-                "let it end, or answer it by hand.",
-                landed=len(landed),
-            )  # fmt: skip
         recorded, first = appends.request_cancel(tx, run, actor.actor, actor.basis.value, actor.uid, reason)
-        if row.status != "failed":
+        done = any(record.outcome == "succeeded" for record in history.finished.values())
+        if (
+            row.status not in ("failed", "exhausted")
+            or done
+            or history.standing()
+            or history.doubts()
+            or (waits.lost(history))
+        ):
             return CancelAnswer(recorded=recorded, requested_by=first)
         asked = lists.cancellation(tx, run)
         lease = leases.acquire(tx, run, who.owner, who.opening, who.ttl_ms, progress=True)
         by = actor if asked is None else Actor(actor=asked.actor, basis=Basis(asked.basis), uid=asked.uid)
         _append(tx, lease, head, [
             (RunCancelled, {"cancelled_by": by, "reason": reason if asked is None else asked.reason}),
+            *waits.ended(history),
             (RunConcluded, {"outcome": "cancelled", "live_spend": history.spend}),
         ])  # fmt: skip
         appends.seal(tx, run)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
 
 import msgspec
 
+from agentplane.authoring.plan import PlanTemplate
 from agentplane.authoring.skill import Skill
-from agentplane.core import bounds, canonical, ids
+from agentplane.core import bounds, canonical, contract, ids
+from agentplane.core import budget as budgets
 from agentplane.core import plan as plans
 from agentplane.core.effects import origin
 from agentplane.core.errors import (
@@ -22,11 +23,13 @@ from agentplane.core.errors import (
     InvalidRequest,
     Paused,
     PayloadTooLarge,
+    PlanRefused,
     TooManyRuns,
     UnknownCapability,
 )
 from agentplane.core.history import History
 from agentplane.core.records import CANON, CONSERVATIVE, Actor, PlanFrozen, RunAdmitted
+from agentplane.engine.executor import Capabilities, provided
 from agentplane.engine.linking import Spec, link
 from agentplane.engine.live import LiveRun
 from agentplane.engine.runs import Runs
@@ -53,9 +56,39 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     key: str | None = None
     actor: Actor | None = None
     budget: dict[str, int] | None = None
+    plan: object = None
 
 
-def check(wanted: Wanted, skills: Mapping[str, Skill]) -> bytes:
+def compiled(wanted: Wanted, skills: Capabilities) -> plans.Plan:
+    """The plan of what is wanted: handed in, composed, or the one node of a bare skill. Raises PlanRefused with every
+    fault."""
+    given = wanted.plan if wanted.plan is not None else skills[wanted.capability]
+    if isinstance(given, Skill):
+        return plans.single(given.name)
+    try:
+        plan = given.compile() if isinstance(given, PlanTemplate) else plans.from_data(given)
+    except msgspec.ValidationError as error:
+        raise PlanRefused(f"The plan does not have the shape of one: {error}.", faults=[str(error)]) from None
+    if plan.version != 1 or plan.derived_from is not None or plan.reason is not None:
+        raise PlanRefused(
+            "A plan that is handed in is the first of its run: leave version, derived_from and reason out.",
+            faults=["it says that it is the successor of another"],
+        )
+    found = contract.faults(plan, provided(skills))
+    if found:
+        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+        raise PlanRefused(f"The plan cannot run: {found[0]}{more}.", faults=[str(fault) for fault in found])
+    return plan
+
+
+def ceilings(wanted: Wanted, skills: Capabilities) -> dict[str, int] | None:
+    """The ceilings in force: the capability's, narrowed by the request. Raises BudgetFault."""
+    declared = skills[wanted.capability].budget
+    asked = None if wanted.budget is None else budgets.from_data(wanted.budget)
+    return budgets.narrow(declared, asked).to_data() or None
+
+
+def check(wanted: Wanted, skills: Capabilities) -> bytes:
     """The digest of what is asked. Raises UnknownCapability, InvalidInput, PayloadTooLarge or InvalidRequest."""
     skill = skills.get(wanted.capability)
     if skill is None:
@@ -74,7 +107,19 @@ def check(wanted: Wanted, skills: Mapping[str, Skill]) -> bytes:
         raise PayloadTooLarge(f"The input has {len(raw)} bytes, over the bound of {bounds.VALUE_BYTES_MAX}.")
     skill.read_request(wanted.input)
     name = wanted.capability.encode()
-    return hashlib.sha256(ADMISSION_DOMAIN + len(name).to_bytes(8, "big") + name + raw).digest()
+    return hashlib.sha256(ADMISSION_DOMAIN + len(name).to_bytes(8, "big") + name + raw + _beside(wanted)).digest()
+
+
+def _beside(wanted: Wanted) -> bytes:
+    """What else is asked, behind a byte that no input ends in; nothing where nothing else is."""
+    if wanted.plan is None and wanted.budget is None:
+        return b""
+    plan = wanted.plan.compile() if isinstance(wanted.plan, PlanTemplate) else wanted.plan
+    asked = [plans.to_data(plan) if isinstance(plan, plans.Plan) else plan, wanted.budget]
+    try:
+        return b"\x00" + canonical.encode(asked)
+    except canonical.CanonicalError as error:
+        raise InvalidInput(f"The plan or the budget is not data: {error}.", path=error.path) from None
 
 
 def as_read_back(value: object) -> object:
@@ -98,7 +143,8 @@ async def admit(
     now_ms = world.now_ms()
     run = ids.new_id("run", now_ms, os.urandom(10))
     first = origin(runs.store.tenant, run, wanted.key)
-    plan = plans.single(wanted.capability)
+    plan = compiled(wanted, runs.skills)
+    budget = ceilings(wanted, runs.skills)
     specs: list[Spec] = [
         (
             RunAdmitted,
@@ -112,7 +158,7 @@ async def admit(
                 "currency": world.currency,
                 "idempotency_key": wanted.key,
                 "admitted_by": wanted.actor,
-                "budget": wanted.budget,
+                "budget": budget,
             },
         ),
         (

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Any
 
 import outcome
@@ -16,6 +17,7 @@ import trio
 
 from agentplane.authoring.types import CallDescription
 from agentplane.core.errors import InvalidRequest
+from agentplane.engine.blocking_group import BlockingOpening
 from agentplane.engine.context import StepContext
 
 
@@ -48,6 +50,16 @@ class BlockingStep:
 
     def random(self) -> float:
         return float(self._ask(self._cx.random))
+
+    def sleep(self, *, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0) -> int:
+        total_s = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+        return int(self._ask(lambda: self._cx.sleep(seconds=total_s)))
+
+    def sleep_until(self, instant: int | datetime) -> int:
+        return int(self._ask(self._cx.sleep_until, instant))
+
+    def group(self, name: str, resources: Sequence[str]) -> BlockingOpening:
+        return BlockingOpening(self._cx.groups, self._ask, name, resources)
 
     def changed(self, name: str) -> bool:
         return bool(self._ask(self._cx.changed, name))

@@ -7,7 +7,9 @@ Invariant: the n-th call of a step's phase has ordinal n on every walk, so that 
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
+from typing import Any, TypeVar
 
 import trio
 
@@ -15,17 +17,20 @@ from agentplane.authoring.effect import Effect
 from agentplane.authoring.raising import EffectFailed
 from agentplane.authoring.types import Call, CallDescription
 from agentplane.core import bounds
-from agentplane.core.effects import Phase
+from agentplane.core.effects import REVERSAL_BIT, Phase
 from agentplane.core.errors import AgentplaneError, InvalidRequest
 from agentplane.core.history import Spot
 from agentplane.core.recovery import Mode
 from agentplane.core.retry import RetryPolicy
+from agentplane.engine import sleeping
 from agentplane.engine.dispatch import Bound, Dispatcher, bind
+from agentplane.engine.groups import Groups, Opening
 from agentplane.engine.guard import IN_STEP
 from agentplane.engine.live import LiveRun
 from agentplane.engine.stops import Divergence, Dropped, Quarantine, Stop
 from agentplane.engine.world import World
 
+E = TypeVar("E", bound=BaseException)
 CHANGED = "agentplane.changed"
 CHECKPOINT_S = 0.001
 """How long a step may be served from its history without letting anybody else run."""
@@ -46,24 +51,21 @@ class StepContext:
     def __init__(
         self, live: LiveRun, step: int, phase: Phase = Phase.forward, dispatcher: Dispatcher | None = None
     ) -> None:
-        self._live = live
-        self._step = step
-        self._phase = phase
-        self._dispatcher = dispatcher or Dispatcher(live, step, phase)
+        self.live = live
+        self.step = step
+        self.phase = phase
+        self.dispatcher = dispatcher or Dispatcher(live, step, phase)
         self._ordinal = 0
-        self._latch: BaseException | None = None
+        self.latched: BaseException | None = None
         self._task: trio.lowlevel.Task | None = None
         self._open = True
         self._busy = False
         self._checkpoint_by = 0.0
+        self.groups = Groups(self)
 
     @property
     def run(self) -> str:
-        return self._live.run
-
-    @property
-    def latched(self) -> BaseException | None:
-        return self._latch
+        return self.live.run
 
     def begin(self) -> None:
         """Bind the context to the task that executes the step."""
@@ -72,26 +74,33 @@ class StepContext:
     def close(self) -> None:
         self._open = False
 
-    def unasked(self) -> list[Spot]:
-        """Recorded places of this step's phase that the code did not ask for (P17)."""
-        series = self._live.history.of_step(self._step, self._phase)
-        return [one.spot for one in series if one.spot.ordinal >= self._ordinal]
+    def diverged(self, ended: str) -> None:
+        """P17: raises Divergence when the code left a recorded place of this step's phase unasked."""
+        for series in self.live.history.of_step(self.step, self.phase):
+            ordinal = series.spot.ordinal
+            # A reversal belongs to the end of its group, which may come behind the step's own.
+            if self._ordinal <= ordinal < REVERSAL_BIT:
+                raise Divergence(
+                    f"step {self.step}, {self.phase.wire}, ordinal {ordinal}: recorded "
+                    f"{series.first.descriptor.kind}, and the code {ended} without asking for it"
+                )
 
     # --- the public calls --------------------------------------------------------------------------------------------
 
     async def do(self, call: CallDescription) -> Any:
-        self._enter()
+        self.enter()
         bound = bind(call)
-        spot = self._take()
-        series = self._live.history.series.get(spot)
+        self.groups.refuse_beside(bound.call.effect)
+        spot = self.take()
+        series = self.live.history.series.get(spot)
         if series is None or not series.plainly_done():
-            return await self._one(spot, bound)
+            return await self.one(spot, bound)
         try:
-            served, output = self._dispatcher.served(series, bound)
+            served, output = self.dispatcher.served(series, bound)
         except Divergence as divergence:
-            raise self._latching(divergence) from None
+            raise self.latching(divergence) from None
         if not served:
-            return await self._one(spot, bound)
+            return await self.one(spot, bound)
         # Nothing is done and nobody is waited for: letting others run once a millisecond is enough (W8). The skill's
         # own scopes are heard at every call, as they were when it was made.
         if time.monotonic() >= self._checkpoint_by:
@@ -102,39 +111,58 @@ class StepContext:
 
     async def gather(self, *calls: CallDescription) -> list[Any]:
         """Ordinals in argument order. Raises the most severe ending, then the one of the lowest ordinal (P10)."""
-        self._enter()
+        self.enter()
         if len(calls) > bounds.GATHER_MAX:
             raise InvalidRequest(f"A gather takes at most {bounds.GATHER_MAX} calls; {len(calls)} were given.")
         bound = [bind(call) for call in calls]
-        spots = [self._take() for _ in bound]
+        spots = [self.take() for _ in bound]
+        for one in bound:
+            self.groups.refuse_beside(one.call.effect)
         results: list[Any] = [None] * len(bound)
         endings: list[BaseException | None] = [None] * len(bound)
 
         async def member(index: int) -> None:
             try:
-                results[index] = await self._dispatcher.perform(spots[index], bound[index])
+                results[index] = await self.dispatcher.perform(spots[index], bound[index])
             except (Stop, EffectFailed, AgentplaneError) as ending:
                 # A value, not an exception in a nursery: nobody is cancelled because a sibling failed.
                 endings[index] = ending
 
-        self._same_as_recorded(spots, bound)
+        self.same_as_recorded(spots, bound)
         # The members' nursery is shielded from the skill's own scopes: a timeout there cuts no act.
         token = IN_STEP.set(None)
         self._busy = True
         try:
-            with self._live.act_scope() as scope:
-                async with trio.open_nursery() as nursery:
+            with self.live.act_scope() as scope:
+                if self.live.is_serial:
+                    # A ceiling on spend may be overshot by one operation of a step, so no two of it are in flight.
                     for index in range(len(bound)):
-                        nursery.start_soon(member, index)
+                        await member(index)
+                else:
+                    async with trio.open_nursery() as nursery:
+                        for index in range(len(bound)):
+                            nursery.start_soon(member, index)
         finally:
             self._busy = False
             IN_STEP.reset(token)
         await self._heed(scope)
         worst = _worst(endings)
         if worst is not None:
-            raise self._latching(worst)
+            raise self.latching(worst)
         await trio.lowlevel.checkpoint()
         return results
+
+    async def sleep(self, *, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0) -> int:
+        """Wait that long from a recorded now, without running; the instant that was waited for, ms UTC."""
+        return await sleeping.sleep(self, ((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+
+    async def sleep_until(self, instant: int | datetime) -> int:
+        """Wait until ``instant`` (ms UTC, or an aware datetime), without running."""
+        return await sleeping.sleep_until(self, instant)
+
+    def group(self, name: str, resources: Sequence[str]) -> Opening:
+        """Open an effect group over ``resources``: awaited, or entered with ``async with``."""
+        return Opening(self.groups, name, resources)
 
     async def now(self) -> int:
         return int(await self.do(NOW()))
@@ -147,33 +175,51 @@ class StepContext:
 
     async def changed(self, name: str) -> bool:
         """P18: the place is taken only by a run that reaches it fresh, or that recorded it."""
-        self._enter()
-        history = self._live.history
-        here = history.series.get(Spot(self._step, self._phase, self._ordinal))
+        self.enter()
+        history = self.live.history
+        here = history.series.get(Spot(self.step, self.phase, self._ordinal))
         if here is not None:
             descriptor = here.first.descriptor
             if descriptor.kind != CHANGED or descriptor.args != {"name": name}:
                 await trio.lowlevel.checkpoint()
                 return False
-        elif self._live.strict:
+        elif self.live.strict:
             # A history that has ended passed this place without it.
             await trio.lowlevel.checkpoint()
             return False
-        return bool(await self._one(self._take(), bind(CHANGED_HERE(name=name))))
+        return bool(await self.one(self.take(), bind(CHANGED_HERE(name=name))))
+
+    # --- for what stands on a call of the step -----------------------------------------------------------------------
+
+    async def within(self, body: Callable[..., Awaitable[Any]], *args: Any) -> Any:
+        """Await ``body`` as a call of this context: shielded from the skill's scopes, cut when the run is (P11)."""
+        token = IN_STEP.set(None)
+        self._busy = True
+        result: object = None
+        try:
+            with self.live.act_scope() as scope:
+                result = await body(*args)
+        except Stop as stop:
+            raise self.latching(stop) from None
+        finally:
+            self._busy = False
+            IN_STEP.reset(token)
+        await self._heed(scope)
+        return result
 
     # --- inside ------------------------------------------------------------------------------------------------------
 
-    async def _one(self, spot: Spot, bound: Bound) -> Any:
+    async def one(self, spot: Spot, bound: Bound) -> Any:
         token = IN_STEP.set(None)
         self._busy = True
-        waited = spot not in self._live.history.series
+        waited = spot not in self.live.history.series
         output: object = None
         try:
             # Nothing of the skill's own scopes reaches into a call: what it began is recorded and decided (P11).
-            with self._live.act_scope() as scope:
-                output = await self._dispatcher.perform(spot, bound)
+            with self.live.act_scope() as scope:
+                output = await self.dispatcher.perform(spot, bound)
         except Stop as stop:
-            raise self._latching(stop) from None
+            raise self.latching(stop) from None
         finally:
             self._busy = False
             IN_STEP.reset(token)
@@ -193,42 +239,43 @@ class StepContext:
     async def _heed(self, scope: trio.CancelScope) -> None:
         """After a call in which the run was cut, no other begins, whatever the skill does with the cancellation."""
         if scope.cancelled_caught:
-            self.latch(self._live.cut_off())
+            self.latch(self.live.cut_off())
             await trio.lowlevel.checkpoint()
-            raise self._live.cut_off()
+            raise self.live.cut_off()
 
-    def _same_as_recorded(self, spots: list[Spot], bound: list[Bound]) -> None:
+    def same_as_recorded(self, spots: list[Spot], bound: list[Bound]) -> None:
         """A member that diverged stops the whole gather before a member beside it is performed (P17)."""
         for spot, one in zip(spots, bound, strict=True):
-            series = self._live.history.series.get(spot)
+            series = self.live.history.series.get(spot)
             if series is not None:
                 try:
-                    self._dispatcher.same(series, one)
+                    self.dispatcher.same(series, one)
                 except Divergence as divergence:
-                    raise self._latching(divergence) from None
+                    raise self.latching(divergence) from None
 
-    def _take(self) -> Spot:
-        spot = Spot(self._step, self._phase, self._ordinal)
+    def take(self) -> Spot:
+        spot = Spot(self.step, self.phase, self._ordinal)
         self._ordinal += 1
         return spot
 
-    def _latching(self, ending: BaseException) -> BaseException:
-        if isinstance(ending, Stop) and self._latch is None:
-            self._latch = ending
+    def latching(self, ending: E) -> E:
+        """``ending``, latched when it is a stop (P12)."""
+        if isinstance(ending, Stop) and self.latched is None:
+            self.latched = ending
         return ending
 
     def latch(self, stop: BaseException) -> None:
         """Stop the step from outside its calls (a guard's refusal)."""
-        if self._latch is None:
-            self._latch = stop
+        if self.latched is None:
+            self.latched = stop
 
-    def _enter(self) -> None:
+    def enter(self) -> None:
         if not self._open:
             raise InvalidRequest("The step has ended; its context cannot be used any more.")
-        if self._latch is not None:
-            raise self._latch
-        if self._live.is_cut:
-            raise self._latching(self._live.cut_off())
+        if self.latched is not None:
+            raise self.latched
+        if self.live.is_cut:
+            raise self.latching(self.live.cut_off())
         try:
             here = trio.lowlevel.current_task()
         except RuntimeError:
@@ -276,4 +323,5 @@ def _worst(endings: list[BaseException | None]) -> BaseException | None:
         return next((at for at, kind in enumerate(SEVEREST_FIRST) if isinstance(ending, kind)), len(SEVEREST_FIRST))
 
     found = [ending for ending in endings if ending is not None]
-    return min(found, key=rank) if found else None
+    worst = min(found, key=rank) if found else None
+    return worst.naming_all(found) if isinstance(worst, Quarantine) else worst

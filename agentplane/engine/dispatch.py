@@ -46,6 +46,7 @@ from agentplane.core.recovery import (
     Next,
     Repeat,
     decide_recovery,
+    in_doubt,
 )
 from agentplane.core.retry import backoff_ms
 from agentplane.engine.act import CallContext, act, ask, fresh, verdict_members
@@ -54,6 +55,8 @@ from agentplane.engine.live import LiveRun
 from agentplane.engine.observer import silent
 from agentplane.engine.runlog import UNRECORDABLE
 from agentplane.engine.stops import Divergence, Quarantine, WouldPerform
+
+REVERSAL = "reversal"
 
 
 class Bound(msgspec.Struct, frozen=True):
@@ -90,6 +93,10 @@ class Dispatcher:
         self.live = live
         self.step = step
         self.phase = phase
+        self.member: tuple[int, str] | None = None
+        """The group, by index, and the role in it that what is performed now has."""
+        self.deaf = False
+        """What is under way may not be stopped half way by a cancel: a group past its frontier, or being taken back."""
 
     # --- the loop ----------------------------------------------------------------------------------------------------
 
@@ -132,6 +139,11 @@ class Dispatcher:
             return
         self.live.world.observe(name, run=self.live.run, step=self.step, effect=key, kind=kind, attempt=attempt)
 
+    def _deaf(self, series: Series | None) -> bool:
+        """Whether a cancel waits here: a doubt that a machine can still settle is settled first, or the cancel would
+        quarantine a run that a plain resume finishes."""
+        return self.deaf or (series is not None and in_doubt(series.attempts(), series.first.mutates))
+
     def _decide(self, series: Series) -> Next:
         world = self.live.world
         gap_ms = world.restored_gap_ms if self.live.restored else None
@@ -160,22 +172,28 @@ class Dispatcher:
                 f"step {self.step}, {self.phase.wire}, ordinal {spot.ordinal}: the code asks {effect.kind}, "
                 "and the history has nothing there"
             )
-        live.hear_cancel()
+        series = live.history.series.get(spot)
+        deaf = self._deaf(series)
+        live.hear_cancel(deaf=deaf)
         if not effect.local:
             live.gate.check(effect.timeout_s)
         await live.log.room()
-        series = live.history.series.get(spot)
-        members, key = self._announcement(spot, bound, attempt, backoff, series)
-        if effect.local:
-            return await self._local(spot, bound, members, key)
-        while True:
-            try:
-                await self._announce(spot, members, effect.kind)
-                break
-            except DiskLow:
-                await live.wait_for_room()
-            if series is not None:
-                return series  # what was allowed before the wait (a key window) may be over: decided again (P7)
+        members, key = self.announcement(spot, bound, attempt, backoff, series)
+        self.within_budget(spot, members)
+        try:
+            if effect.local:
+                return await self._local(spot, bound, members, key)
+            while True:
+                try:
+                    await self._announce(spot, members, effect.kind)
+                    break
+                except DiskLow:
+                    await live.wait_for_room(deaf=deaf)
+                if series is not None:
+                    return series  # what was allowed before the wait (a key window) may be over: decided again (P7)
+        finally:
+            if str(members["effect_key"]) not in live.history.by_key:
+                live.history.ledger.unreserve_effect()
         self._point("effect.announced", members["effect_key"], effect.kind, attempt)
         ghost = live.restored and effect.mutates and not live.announced_since_restore(series)
         if not ghost:
@@ -186,7 +204,18 @@ class Dispatcher:
             self._settle(series, "the store was restored; its original may have performed this")
         return series
 
-    def _announcement(
+    def within_budget(self, spot: Spot, members: dict[str, object]) -> None:
+        """The first of the gates: an announcement takes its slot now, so that those side by side with it see it taken.
+        What undoes is counted and not asked. Raises Exhausted."""
+        live = self.live
+        now_s = live.reading_s()
+        if now_s is not None:
+            members["clock_s"] = now_s
+        if self.phase is Phase.forward and members.get("role") != REVERSAL:
+            live.ask_budget("effect", self.step, self.phase, spot.ordinal, now_s)
+        live.history.ledger.reserve_effect()
+
+    def announcement(
         self, spot: Spot, bound: Bound, attempt: int, backoff: int, series: Series | None
     ) -> tuple[dict[str, object], str]:
         effect = bound.call.effect
@@ -214,6 +243,8 @@ class Dispatcher:
         }
         if self.phase is not Phase.forward:
             members["phase"] = self.phase.wire
+        if self.member is not None:
+            members["group"], members["role"] = self.member
         return members, key
 
     async def _announce(self, spot: Spot, members: dict[str, object], kind: str) -> None:
@@ -267,7 +298,7 @@ class Dispatcher:
         """A local effect touches nothing outside: both its records ride, held for whatever of the run is queued next,
         and no sync is paid."""
         live, effect = self.live, bound.call.effect
-        await live.room()
+        await live.room(deaf=self.deaf)
         call = CallContext(live.world, effect, live.run, key, int(str(members["attempt"])), blocking=effect.blocking)
         kind, outcome, blobs = await act(live.world, effect, bound.fresh(), call)
         await self._thread_of(call)
@@ -308,7 +339,7 @@ class Dispatcher:
         if decided.backoff:
             key = series.last.started.effect_key or ""
             wait_ms = backoff_ms(series.policy(), self.live.run, key, decided.backoff, decided.retry_after_ms)
-            await self.live.pause(wait_ms / 1000, bound.call.effect.timeout_s)
+            await self.live.pause(wait_ms / 1000, bound.call.effect.timeout_s, deaf=self._deaf(series))
             if not isinstance(self._decide(series), Repeat):
                 return  # what was allowed before the wait (a key window) may be over: decided again
         await self._attempt(series.spot, bound, decided.attempt, backoff=wait_ms)
@@ -330,7 +361,7 @@ class Dispatcher:
             key = series.last.started.effect_key or ""
             wait_s = backoff_ms(series.policy(), live.run, key, decided.backoff, None) / 1000
         if wait_s:
-            await live.pause(wait_s, effect.timeout_s)
+            await live.pause(wait_s, effect.timeout_s, deaf=True)
         live.gate.check(effect.timeout_s)
         await live.log.settle()
         started = series.last.started

@@ -1,92 +1,109 @@
 """One run, from its history to its conclusion.
 
-Owns the run's nursery, the reading of its request and plan, and the unit that concludes it. Refuses to conclude under
-cancellation. Invariant: a run that was cut, parked or dropped writes nothing more; one that ended concludes, seals and
-frees its lease in one unit.
+Owns the run's nursery, the order forward, replan, unwind, suspend, and the unit that concludes it. Refuses to conclude
+under cancellation. Invariant: a run that was cut, parked or dropped writes nothing more; one that ended concludes,
+seals and frees its lease in one unit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-import msgspec
 import trio
 
-from agentplane.authoring.skill import Skill
 from agentplane.core import plan as plans
+from agentplane.core.effects import Phase
 from agentplane.core.errors import AgentplaneError
-from agentplane.core.records import CLOSING, Actor, Basis, RunCancelled, RunConcluded, Undecided
-from agentplane.engine.executor import StepResult, run_plan, worst
+from agentplane.core.records import CLOSING, RunConcluded
+from agentplane.core.saga import Cause
+from agentplane.engine import waits
+from agentplane.engine.executor import Capabilities, StepResult, run_plan, worst
 from agentplane.engine.linking import Spec
 from agentplane.engine.live import LiveRun
-from agentplane.engine.stops import Dropped, Quarantine
-from agentplane.journal import appends, leases
-from agentplane.journal.lists import Cancel
+from agentplane.engine.replan import replan
+from agentplane.engine.stops import Dropped, Exhausted, Quarantine
+from agentplane.engine.unwind import End, cancelled_specs, ended, unwind
+from agentplane.journal import appends, leases, timers
 from agentplane.journal.tx import Tx
 from agentplane.journal.writer import WriterLike
 
 
-class End(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run left this process. ``outcome``: a conclusion's, or parked, dropped, cut."""
-
-    outcome: str
-    output: object = None
-    reason: str | None = None
-    code: str | None = None
-    undecided: tuple[Undecided, ...] = ()
-
-
-async def drive(live: LiveRun, skills: Mapping[str, Skill], writer: WriterLike) -> End:
-    """Execute until the run ends, is parked, or is cut. Raises only trio.Cancelled from outside the run."""
+async def drive(live: LiveRun, skills: Capabilities, writer: WriterLike) -> End:
+    """Execute until the run ends, waits, is parked, or is cut. Raises only trio.Cancelled from outside the run."""
     end = End(outcome="cut")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(live.relay)
         with live.scope:
-            end = await _steps(live, skills, writer)
+            end = await _whole(live, skills, writer)
         nursery.cancel_scope.cancel()
     if end.outcome == "cut" and live.log.latched is not None:
         return End(outcome="dropped", reason=live.log.latched.message, code=live.log.latched.row.code)
     return end
 
 
-async def _steps(live: LiveRun, skills: Mapping[str, Skill], writer: WriterLike) -> End:
-    history = live.history
-    if history.admitted is None or history.plan is None:
-        return End(outcome="dropped", reason="the run has no admission and plan", code="journal_corrupt")
-    plan = plans.from_data(history.plan.plan)
+async def _whole(live: LiveRun, skills: Capabilities, writer: WriterLike) -> End:
     before = live.log.appended
-    while True:
-        results = await run_plan(live, plan, skills, history.admitted.input)
-        stopped = worst(results)
-        # P15: a cancel heard by one member while another's announcement was in the writer does not stand over what that
-        # one did. The step is walked again, and the cancel is not heard any more.
-        if stopped is None or stopped.outcome != "cancelled" or not history.landed():
-            break
-    live.world.observe("run.concluding", run=live.run)
-    if stopped is not None and stopped.outcome in ("parked", "dropped"):
-        reason = stopped.stop.reason if stopped.stop is not None else None
-        live.log.flush()
-        return End(outcome=stopped.outcome, reason=reason)
-    end = _end_of(plan, results, stopped)
-    if live.log.appended == before and not live.log.uncommitted and _same(live, end):
-        await writer.do(lambda tx: leases.release(tx, live.log.lease))
-        return end
     try:
+        end = await _to_an_end(live, skills)
+        live.world.observe("run.concluding", run=live.run)
+        if end.outcome in ("suspended", "dropped"):
+            return end
+        if end.outcome == "parked":
+            live.log.flush()
+            return end
+        if live.log.appended == before and not live.log.uncommitted and _same(live, end):
+            await writer.do(lambda tx: leases.release(tx, live.log.lease))
+            return end
         await conclude(live, end)
     except (Dropped, AgentplaneError) as error:
         return End(outcome="dropped", reason=str(error))
     return end
 
 
-def _end_of(plan: plans.Plan, results: list[StepResult], stopped: StepResult | None) -> End:
-    if stopped is None:
-        lowest = plans.terminal(plan)
-        return End(outcome="succeeded", output=next(result.output for result in results if result.step == lowest))
-    if stopped.fault is not None:
-        return End(outcome="failed", reason=stopped.fault.message, code=stopped.fault.code)
+async def _to_an_end(live: LiveRun, skills: Capabilities) -> End:
+    """Go forward until nothing is left or something stops it; then back, where it may. Raises what the log refuses."""
+    history = live.history
+    if history.admitted is None or history.plan is None:
+        return End(outcome="dropped", reason="the run has no admission and plan", code="journal_corrupt")
+    while True:
+        if history.unwind is not None:
+            return await unwind(live, skills, Cause(history.unwind.cause))
+        if live.cancel is not None:
+            # A run that nobody executed is not walked to its wait only to be stopped there.
+            return await unwind(live, skills, Cause.CANCELLED)
+        plan = plans.from_data(history.plan.plan)
+        results = await run_plan(live, plan, skills, history.admitted.input)
+        stopped = worst(results)
+        if stopped is None:
+            lowest = plans.terminal(plan)
+            return End(outcome="succeeded", output=next(result.output for result in results if result.step == lowest))
+        if stopped.outcome != "suspended" or live.cancel is not None:
+            live.release_waits()
+        if stopped.outcome == "replanning":
+            instead = await replan(live, plan, skills, stopped, results)
+            if instead is None:
+                continue
+            if isinstance(instead, End):
+                return instead
+            stopped = instead
+        if stopped.outcome == "suspended" and live.cancel is None:
+            if await waits.suspend(live, waits.waits_of(result.stop for result in results)):
+                return End(outcome="suspended", reason=stopped.stop.reason if stopped.stop is not None else None)
+            continue
+        if stopped.outcome == "failed" and live.cancel is None:
+            return await unwind(live, skills, Cause.FAILED)
+        if stopped.outcome in ("failed", "cancelled", "suspended") or (
+            stopped.outcome == "exhausted" and live.cancel is not None
+        ):
+            return await unwind(live, skills, Cause.CANCELLED)
+        return _end_of(stopped, results)
+
+
+def _end_of(stopped: StepResult, results: list[StepResult]) -> End:
     stop = stopped.stop
     if isinstance(stop, Quarantine):
+        stop.naming_all(result.stop for result in results)
         return End(outcome="quarantined", reason=stop.reason, code=stop.code, undecided=stop.undecided)
+    if isinstance(stop, Exhausted):
+        return End(outcome="exhausted", reason=stop.reason, code="exhausted", exhaustion=stop.exhaustion)
     return End(outcome=stopped.outcome, reason=stop.reason if stop is not None else None)
 
 
@@ -100,23 +117,27 @@ async def conclude(live: LiveRun, end: End) -> None:
     """Conclusion, seal where nothing may resume, and release: one unit. Raises Dropped or what the unit was refused
     for."""
     specs: list[Spec] = []
-    cancel = live.cancel
-    if end.outcome == "cancelled" and cancel is not None:
-        specs.append((RunCancelled, {"cancelled_by": actor_of(cancel), "reason": cancel.reason}))
+    closing = end.outcome in CLOSING
+    if end.outcome == "cancelled":
+        specs += cancelled_specs(live.history, live.cancel)
+    if closing:
+        specs += waits.ended(live.history)
     specs.append((RunConcluded, {
         "outcome": end.outcome, "reason": None if end.outcome == "cancelled" else end.reason, "code": end.code,
-        "undecided": list(end.undecided), "live_spend": live.history.spend,
+        "undecided": list(end.undecided), "exhaustion": end.exhaustion, "live_spend": live.history.spend,
     }))  # fmt: skip
     run, lease = live.run, live.log.lease
 
+    def before(tx: Tx) -> None:
+        timers.disarm_run(tx, run)
+
     def after(tx: Tx) -> None:
-        if end.outcome in CLOSING:
+        if closing:
             appends.seal(tx, run)
         leases.release(tx, lease)
 
-    await live.log.barrier(*specs, after=after)
+    await live.log.barrier(*specs, extra=before if live.history.waiting() else None, after=after)
     live.world.observe("run.concluded", run=live.run)
 
 
-def actor_of(cancel: Cancel) -> Actor:
-    return Actor(actor=cancel.actor, basis=Basis(cancel.basis), uid=cancel.uid)
+__all__ = ["End", "Phase", "conclude", "drive", "ended"]

@@ -1,26 +1,26 @@
 """Running the steps of a plan.
 
-Owns the ready set, one task a step, and how a step's ending becomes a value (P10). Refuses to conclude the run:
-``execute`` does. Invariant: no step's ending is an exception in a nursery, every success is recorded before the worst
-is reported.
+Owns the ready set in waves, one task a step, and how a step's ending becomes a value (P10). Refuses to conclude the
+run: ``execute`` does. Invariant: no step's ending is an exception in a nursery, every success is recorded before the
+worst is reported.
 """
 
 from __future__ import annotations
 
 import hashlib
 import traceback
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 import trio
 
 from agentplane.authoring.effect import to_data
-from agentplane.authoring.raising import EffectFailed
-from agentplane.authoring.skill import Skill
-from agentplane.core import bounds, canonical
-from agentplane.core.effects import Phase
+from agentplane.authoring.plan import PlanTemplate
+from agentplane.authoring.raising import EffectFailed, Replan
+from agentplane.authoring.skill import Skill, required
+from agentplane.core import bounds, canonical, saga
 from agentplane.core.errors import AgentplaneError, JournalCorrupt, SkillFault
-from agentplane.core.plan import Node, Plan, ready
+from agentplane.core.plan import BindFault, Frontier, Node, Plan, bind
 from agentplane.core.records import Blob, Fault, StepFinished, StepStarted
 from agentplane.engine.act import fresh, holds_cancellation
 from agentplane.engine.blocking import run_blocking
@@ -28,13 +28,21 @@ from agentplane.engine.context import StepContext
 from agentplane.engine.guard import IN_STEP
 from agentplane.engine.live import LiveRun
 from agentplane.engine.runlog import UNRECORDABLE
-from agentplane.engine.stops import Divergence, Dropped, Quarantine, Stop
+from agentplane.engine.stops import Dropped, Quarantine, Stop, Suspended
 
-SEVERITY = {"dropped": 0, "quarantined": 1, "failed": 2, "cancelled": 2, "parked": 3, "succeeded": 9}
+Capabilities = Mapping[str, Skill | PlanTemplate]
+GOES_ON = ("succeeded", "suspended")
+"""Endings beside which independent steps still begin."""
+
+
+def provided(skills: Capabilities) -> dict[str, frozenset[str] | None]:
+    """What a plan may ask for: the skills, each with the arguments that its request cannot do without."""
+    return {name: required(one) for name, one in skills.items() if isinstance(one, Skill)}
 
 
 class StepResult(msgspec.Struct):
-    """How a step ended. ``stop`` is set for everything that is neither a success nor a failure."""
+    """How a step ended. ``stop`` is set for everything that is neither a success nor a failure; ``replan`` when it
+    asked for another plan."""
 
     step: int
     outcome: str
@@ -42,36 +50,73 @@ class StepResult(msgspec.Struct):
     fault: Fault | None = None
     stop: Stop | None = None
     large: bytes | None = None
+    replan: Replan | None = None
 
 
-async def run_plan(live: LiveRun, plan: Plan, skills: Mapping[str, Skill], request: object) -> list[StepResult]:
-    """Run every ready step until none is left or one stops; the results, finished ones included, in step order."""
+async def run_plan(live: LiveRun, plan: Plan, skills: Capabilities, request: object) -> list[StepResult]:
+    """Run every ready step, wave by wave, until none is left or one stops; the results, finished ones included, in
+    step order."""
     results: dict[int, StepResult] = {}
-    for step, record in live.history.finished.items():
-        if record.outcome == "succeeded":
-            results[step] = await _read_back(live, record)
-    while True:
-        done = [step for step, result in results.items() if result.outcome == "succeeded"]
-        batch = ready(plan, done, results)
-        if not batch or any(result.outcome != "succeeded" for result in results.values()):
-            return [results[step] for step in sorted(results)]
+    for node in plan.nodes:
+        record = live.history.finished.get(node.id)
+        if record is not None and record.outcome == "succeeded":
+            results[node.id] = await read_back(live, record)
+    frontier = Frontier(plan, {step for step, result in results.items() if result.outcome == "succeeded"})
+    while all(result.outcome in GOES_ON for result in results.values()):
+        wave = frontier.take(live.parallel_steps())
+        if not wave:
+            break
+        outputs = {step: result.output for step, result in results.items()}
+        begun = await _begin(live, wave, skills, results)
         async with trio.open_nursery() as nursery:
-            for node in batch:
-                nursery.start_soon(_step, live, node, skills, request, results)
+            for node, skill in begun:
+                nursery.start_soon(_step, live, node, skill, request, outputs, results)
+        for node in wave:
+            if node.id in results and results[node.id].outcome == "succeeded":
+                frontier.done(node.id)
+    return [results[step] for step in sorted(results)]
+
+
+async def _begin(
+    live: LiveRun, wave: list[Node], skills: Capabilities, results: dict[int, StepResult]
+) -> list[tuple[Node, Skill]]:
+    """Admit the steps of a wave one after the other, in ascending id: what a ceiling or a cancel stops is not begun."""
+    begun: list[tuple[Node, Skill]] = []
+    for node in wave:
+        skill = skills.get(node.capability)
+        if not isinstance(skill, Skill):
+            missing = SkillFault(f"This plane does not provide {node.capability}, which step {node.id} needs.")
+            results[node.id] = StepResult(node.id, "dropped", stop=Dropped(missing))
+            break
+        try:
+            live.hear_cancel()
+            live.gate.check(0)
+            if node.id not in live.history.started:
+                live.admit_step(node.id)
+                live.log.ride((StepStarted, {"step": node.id, "skill": skill.name}), held=True)
+                live.world.observe("step.started", run=live.run, step=node.id)
+        except Stop as stop:
+            results[node.id] = StepResult(node.id, stop.outcome, stop=stop)
+            break
+        begun.append((node, skill))
+    if begun and live.log.lease.takeovers:
+        # Its process died before: should one of these be why, its name is on disk before its code runs (P4).
+        try:
+            await live.log.settle()
+        except Stop as stop:
+            results.update({node.id: StepResult(node.id, stop.outcome, stop=stop) for node, _ in begun})
+            return []
+    return begun
 
 
 async def _step(
-    live: LiveRun, node: Node, skills: Mapping[str, Skill], request: object, results: dict[int, StepResult]
-) -> None:
-    skill = skills.get(node.capability)
-    if skill is None:
-        missing = SkillFault(f"This plane does not provide {node.capability}, which step {node.id} needs.")
-        results[node.id] = StepResult(node.id, "dropped", stop=Dropped(missing))
-        return
-    results[node.id] = await run_step(live, node, skill, fresh(request))
+    live: LiveRun, node: Node, skill: Skill, request: object, outputs: Mapping[int, object],
+    results: dict[int, StepResult],
+) -> None:  # fmt: skip
+    results[node.id] = await run_step(live, node, skill, request, outputs)
 
 
-async def _read_back(live: LiveRun, record: StepFinished) -> StepResult:
+async def read_back(live: LiveRun, record: StepFinished) -> StepResult:
     """P16: a finished step is its record, and its code is not asked."""
     step = record.step or 0
     if record.blob is None:
@@ -82,40 +127,62 @@ async def _read_back(live: LiveRun, record: StepFinished) -> StepResult:
         return StepResult(step, "quarantined", stop=Quarantine(f"step {step}: {error.message}", "journal_corrupt"))
 
 
-async def run_step(live: LiveRun, node: Node, skill: Skill, request: object) -> StepResult:
-    """Walk one step from its beginning. Raises only trio.Cancelled."""
+async def run_step(
+    live: LiveRun, node: Node, skill: Skill, request: object, outputs: Mapping[int, object]
+) -> StepResult:
+    """Walk one step from its beginning, and record how it ended. Raises only trio.Cancelled."""
     cx = StepContext(live, node.id)
-    cx.begin()
-    try:
-        if not live.strict:
-            live.hear_cancel()
-            live.gate.check(0)
-        if node.id not in live.history.started:
-            live.log.ride((StepStarted, {"step": node.id, "skill": skill.name}))
-            live.world.observe("step.started", run=live.run, step=node.id)
-            if live.log.lease.takeovers:
-                # Its process died before: should this step be why, its name is on disk before its code runs (P4).
-                await live.log.settle()
-        result = await _walk(live, node, skill, cx, request)
-    except Stop as stop:
-        result = StepResult(node.id, stop.outcome, stop=stop)
-    cx.close()
+
+    async def body() -> object:
+        wanted = skill.read_request(bind(node, request, outputs))
+        if skill.blocking:
+            return await run_blocking(cx, skill.body, wanted, live.world.skill_threads)
+        return await skill.body(cx, wanted)
+
+    result = await walk(live, cx, body)
     if result.outcome in ("succeeded", "failed") and not live.strict:
-        result = _finish(live, result)
+        result = finish(live, result)
     return result
 
 
-async def _walk(live: LiveRun, node: Node, skill: Skill, cx: StepContext, request: object) -> StepResult:
-    """Run the body; whatever it does, an unasked recorded effect or a latched stop outranks it (P12, P17)."""
+async def walk(live: LiveRun, cx: StepContext, body: Callable[[], Awaitable[object]]) -> StepResult:
+    """Run a body of a step, forward or compensating, and settle the group that it left open. Raises only
+    trio.Cancelled."""
+    cx.begin()
+    try:
+        result = await _walk(live, cx, body)
+    except Stop as stop:
+        result = StepResult(cx.step, stop.outcome, stop=stop)
+    try:
+        result = await _settled(live, cx, result)
+    except Stop as stop:
+        result = StepResult(cx.step, stop.outcome, stop=stop)
+    cx.close()
+    return result
+
+
+async def _settled(live: LiveRun, cx: StepContext, result: StepResult) -> StepResult:
+    """A group commits by being committed and by nothing else: one that is left open by a step that ends is taken
+    back."""
+    group = cx.groups.opened
+    if group is None or result.outcome not in ("succeeded", "failed", "cancelled", "replanning"):
+        return result
+    forgotten = await group.settle_left_open(result.outcome)
+    if result.outcome == "succeeded":
+        return StepResult(cx.step, "failed", fault=fault_of(live, forgotten))
+    return result
+
+
+async def _walk(live: LiveRun, cx: StepContext, body: Callable[[], Awaitable[object]]) -> StepResult:
+    """Whatever the body does, an unasked recorded effect or a latched stop outranks it (P12, P17)."""
     failure: BaseException | None = None
     output: object = None
     token = IN_STEP.set(cx)
     try:
-        wanted = skill.read_request(request)
-        if skill.blocking:
-            output = await run_blocking(cx, skill.body, wanted, live.world.skill_threads)
-        else:
-            output = await skill.body(cx, wanted)
+        output = await body()
+    except Suspended:
+        cx.diverged("waited")
+        raise
     except (Stop, trio.Cancelled, KeyboardInterrupt):
         raise
     except BaseException as error:
@@ -126,22 +193,17 @@ async def _walk(live: LiveRun, node: Node, skill: Skill, cx: StepContext, reques
     finally:
         IN_STEP.reset(token)
     if cx.latched is not None:
+        if isinstance(cx.latched, Suspended):
+            cx.diverged("waited")
         raise cx.latched
     if live.is_cut:
         raise live.cut_off()
-    left = cx.unasked()
-    if left:
-        spot = left[0]
-        recorded = live.history.series[spot].first.descriptor
-        ended = f"raised {type(failure).__name__}" if failure is not None else "returned"
-        raise Divergence(
-            f"step {node.id}, {Phase.forward.wire}, ordinal {spot.ordinal}: recorded {recorded.kind}, "
-            f"and the code {ended} "
-            "without asking for it"
-        )
+    cx.diverged("returned" if failure is None else f"raised {type(failure).__name__}")
+    if isinstance(failure, Replan):
+        return StepResult(cx.step, "replanning", replan=failure)
     if failure is not None:
-        return StepResult(node.id, "failed", fault=fault_of(live, failure))
-    return _returned(live, node.id, output)
+        return StepResult(cx.step, "failed", fault=fault_of(live, failure))
+    return _returned(live, cx.step, output)
 
 
 def _cancellation(error: BaseException) -> BaseException:
@@ -165,7 +227,7 @@ def _returned(live: LiveRun, step: int, output: object) -> StepResult:
     return StepResult(step, "succeeded", output=data, large=raw if len(raw) > bounds.VALUE_BYTES_MAX else None)
 
 
-def _finish(live: LiveRun, result: StepResult) -> StepResult:
+def finish(live: LiveRun, result: StepResult) -> StepResult:
     """Queue ``StepFinished``, unless the history ends with the very same one."""
     last = live.history.finished.get(result.step)
     if (
@@ -177,7 +239,8 @@ def _finish(live: LiveRun, result: StepResult) -> StepResult:
         return result
     try:
         try:
-            live.log.ride((StepFinished, _members(result)), blobs=_beside(result))
+            # Lost, it is made again from the effects of its step; it costs no unit of its own.
+            live.log.ride((StepFinished, _members(result)), held=True, blobs=_beside(result))
         except UNRECORDABLE as error:
             message = f"the step's output cannot be recorded ({type(error).__name__})"
             result = StepResult(result.step, "failed", fault=Fault(code="unrecordable", message=message))
@@ -207,6 +270,8 @@ def fault_of(live: LiveRun, error: BaseException) -> Fault:
     sentence = live.world.secrets.sentence
     if isinstance(error, EffectFailed):
         return Fault(code="effect_failed", message=sentence(error))
+    if isinstance(error, BindFault):
+        return Fault(code="unbound", message=sentence(error))
     code = error.row.code if isinstance(error, AgentplaneError) else "skill_raised"
     frames = traceback.extract_tb(error.__traceback__)
     place = sentence(f"{frames[-1].filename}:{frames[-1].lineno}") if frames else None
@@ -216,4 +281,4 @@ def fault_of(live: LiveRun, error: BaseException) -> Fault:
 def worst(results: list[StepResult]) -> StepResult | None:
     """The most severe ending; ready order decides only within a rank."""
     bad = [result for result in results if result.outcome != "succeeded"]
-    return min(bad, key=lambda result: (SEVERITY.get(result.outcome, 1), result.step)) if bad else None
+    return min(bad, key=lambda result: (saga.severity(result.outcome), result.step)) if bad else None

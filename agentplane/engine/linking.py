@@ -7,8 +7,9 @@ what ``appends.append`` accepts behind the head it was given.
 from __future__ import annotations
 
 from agentplane.core import chain
+from agentplane.core.codec import encode_body
 from agentplane.core.instants import to_text
-from agentplane.core.records import Record, RunConcluded, encode_body
+from agentplane.core.records import Record, RunConcluded
 from agentplane.journal.appends import Head, Linked
 
 Spec = tuple[type[Record], dict[str, object]]

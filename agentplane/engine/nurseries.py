@@ -6,19 +6,20 @@ disk (W9). Invariant: the journal outlives every run, and an end that cut nothin
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import msgspec
 import trio
 
-from agentplane.authoring.skill import Skill
 from agentplane.core import bounds
 from agentplane.core.errors import AgentplaneError, StoreFailed
 from agentplane.engine.clockwatch import ClockWatch
+from agentplane.engine.executor import Capabilities
 from agentplane.engine.plane_state import PlaneState
 from agentplane.engine.recovery import Recovery
 from agentplane.engine.runs import Runs
+from agentplane.engine.sweep import Sweep
 from agentplane.engine.world import World
 from agentplane.journal import lists
 from agentplane.journal.checkpoints import Checkpointer
@@ -34,6 +35,7 @@ class Parts(msgspec.Struct, frozen=True):
     writer: Writer
     runs: Runs
     recovery: Recovery
+    sweep: Sweep
     state: PlaneState
     clock: ClockWatch
 
@@ -58,7 +60,7 @@ class FailStop:
 
 @asynccontextmanager
 async def running(
-    store: Store, skills: Mapping[str, Skill], world: World, *, recover: bool, lease_ttl_s: float, max_running: int
+    store: Store, skills: Capabilities, world: World, *, recover: bool, lease_ttl_s: float, max_running: int
 ) -> AsyncIterator[Parts]:
     """Run what ``store`` holds for as long as the body lasts. Raises StoreFailed when the disk fails under it, and what
     the body raises, as it is."""
@@ -112,7 +114,7 @@ async def running(
 async def _begin(
     store: Store,
     writer: Writer,
-    skills: Mapping[str, Skill],
+    skills: Capabilities,
     world: World,
     nursery: trio.Nursery,
     stop: FailStop,
@@ -139,13 +141,20 @@ async def _begin(
         may_run=state.may_run,
         halted=lambda: state.paused is not None or runs.gate.draining,
     )
+    sweep = Sweep(
+        runs,
+        may_run=state.may_run,
+        halted=lambda: state.paused is not None or store.held is not None or runs.gate.draining,
+    )
     clock = ClockWatch(world, store.found.last_ms)
     nursery.start_soon(clock.forever)
     nursery.start_soon(runs.renew_forever)
     nursery.start_soon(_watch, store, stop)
     if recover:
         nursery.start_soon(recovery.forever)
-    return Parts(writer, runs, recovery, state, clock)
+        nursery.start_soon(sweep.forever)
+    runs.on_suspend = sweep.kick
+    return Parts(writer, runs, recovery, sweep, state, clock)
 
 
 async def _say_clean(writer: Writer, opening: str, begun: list[Parts]) -> None:

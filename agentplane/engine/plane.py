@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeVar, overload
 import msgspec
 import trio
 
+from agentplane.authoring.plan import PlanTemplate
 from agentplane.authoring.skill import Skill
 from agentplane.core import bounds
 from agentplane.core.build import __version__
@@ -24,7 +25,6 @@ from agentplane.core.errors import (
     Draining,
     Held,
     LeaseHeld,
-    NotApplicable,
     Paused,
     SkillFault,
     StoreFailed,
@@ -32,6 +32,7 @@ from agentplane.core.errors import (
 from agentplane.core.records import Actor
 from agentplane.engine import acts, guard
 from agentplane.engine.admission import Admission, Wanted, admit
+from agentplane.engine.executor import Capabilities
 from agentplane.engine.nurseries import Parts, running
 from agentplane.engine.observer import Observe, silent
 from agentplane.engine.secrets import Secrets
@@ -69,6 +70,7 @@ class Plane:
         self.writer = parts.writer
         self.runs = parts.runs
         self.recovery = parts.recovery
+        self.sweep = parts.sweep
         self.state = parts.state
         self.clock = parts.clock
         self.draining = False
@@ -78,7 +80,7 @@ class Plane:
     @classmethod
     @asynccontextmanager
     async def open(
-        cls, path: str | os.PathLike[str], *, skills: Iterable[Skill] = (), tenant: str = "default",
+        cls, path: str | os.PathLike[str], *, skills: Iterable[Skill | PlanTemplate] = (), tenant: str = "default",
         settings: Mapping[str, Any] | None = None, secrets: str | os.PathLike[str] | None = None, recover: bool = True,
         create: bool = True, may_migrate: bool = True, guard_steps: bool = False, observe: Observe = silent,
         owner: str | None = None, state: str = "cli", socket: str | None = None, now_ms: Callable[[], int] = wall_ms,
@@ -132,9 +134,17 @@ class Plane:
         return admission
 
     async def run(self, capability: str, input: object = None, *, key: str | None = None, actor: Actor | None = None,
-                  wait_s: float | None = None) -> Outcome:  # fmt: skip
-        """Start, and wait until the run has left this process (at most ``wait_s``). Raises what ``start`` raises."""
-        admission = await self.start(Wanted(capability=capability, input=input, key=key, actor=actor))
+                  wait_s: float | None = None, budget: Mapping[str, int] | None = None,
+                  plan: object = None) -> Outcome:  # fmt: skip
+        """Start, and wait until the run has left this process (at most ``wait_s``). Raises what ``start`` raises.
+
+        ``budget`` may only narrow what the capability declares; ``plan`` is a plan handed in, as data or a
+        ``plan(...)``, in the place of the one that the capability compiles to.
+        """
+        admission = await self.start(Wanted(
+            capability=capability, input=input, key=key, actor=actor, budget=None if budget is None else dict(budget),
+            plan=plan,
+        ))  # fmt: skip
         with trio.move_on_after(float("inf") if wait_s is None else wait_s):
             await self.runs.wait_for(admission.run)
         outcome = await self.outcome(admission.run)
@@ -163,17 +173,21 @@ class Plane:
         return await self._again(acts.retry(run, actor, reason, self.owner), run)
 
     async def cancel(self, run: str, actor: Actor, reason: str) -> acts.CancelAnswer:
-        """Ask a run to stop; heard at its next boundary. Raises NotApplicable naming what forbids it."""
+        """Ask a run to stop: heard at its next boundary, or, where it waits, by the sweep. Raises NotApplicable naming
+        what forbids it."""
         live = self.runs.live.get(run)
-        if live is not None and live.history.landed():
-            raise NotApplicable(f"The run {run} has landed work that this build cannot take back; let it end.")
         answer = await self.writer.do(acts.cancel(run, actor, reason, self.owner))
         if live is not None:
             live.cancel = await trio.to_thread.run_sync(
                 lambda: self.store.readers.read(lambda tx: lists.cancellation(tx, run))
             )
             live.interrupt()
+        self.sweep.kick()
         return answer
+
+    async def raise_ceilings(self, run: str, ceilings: Mapping[str, int], actor: Actor, reason: str) -> Outcome:
+        """Give an exhausted run more room and walk it on. Raises BudgetFault and what ``replay`` raises."""
+        return await self._again(acts.raise_ceilings(run, ceilings, actor, reason, self.owner), run)
 
     @property
     def owner(self) -> acts.Owner:
@@ -207,8 +221,9 @@ class Plane:
         return await trio.to_thread.run_sync(lambda: self.store.readers.read(body))
 
     def begin_recovery(self) -> None:
-        """Look for runs to take over now: something was let go."""
+        """Look for runs to take over and for what is due now: something was let go."""
         self.recovery.kick()
+        self.sweep.kick()
 
     # --- stopping ----------------------------------------------------------------------------------------------------
 
@@ -240,7 +255,7 @@ class Plane:
         return cut
 
 
-async def strict_verdict(run: str, read: Callable[..., Any], skills: Mapping[str, Skill], world: World) -> Verdict:
+async def strict_verdict(run: str, read: Callable[..., Any], skills: Capabilities, world: World) -> Verdict:
     """Strict replay over any reader of the store, of a plane that is up or down."""
     stored = await trio.to_thread.run_sync(lists.read_history, read, run)
 
@@ -259,9 +274,9 @@ def outcome_of(tx: Tx, run: str) -> Outcome:
     return Outcome(run=run, status=row.status, output=output, reason=row.reason, code=row.code)
 
 
-def by_name(skills: Iterable[Skill]) -> dict[str, Skill]:
-    """Skills by capability; two of one name refuse the plane."""
-    table: dict[str, Skill] = {}
+def by_name(skills: Iterable[Skill | PlanTemplate]) -> dict[str, Skill | PlanTemplate]:
+    """Skills and plans by capability; two of one name refuse the plane."""
+    table: dict[str, Skill | PlanTemplate] = {}
     for skill in skills:
         if skill.name in table:
             raise SkillFault(f"Two skills provide {skill.name}: {table[skill.name].where} and {skill.where}.")

@@ -13,12 +13,12 @@ import msgspec
 import trio
 
 from agentplane.core import bounds, ids
-from agentplane.core import plan as plans
 from agentplane.core.effects import origin
 from agentplane.core.errors import JournalCorrupt, LeaseHeld
 from agentplane.core.history import read_all
 from agentplane.core.records import CANON, CONSERVATIVE, RunAdmitted, RunConcluded, Swept, Undecided
 from agentplane.engine.acts import undecided
+from agentplane.engine.having import has_code
 from agentplane.engine.linking import Spec, link
 from agentplane.engine.live import LiveRun
 from agentplane.engine.runs import Runs
@@ -166,15 +166,7 @@ class Recovery:
     def _have_code(self, tx: Tx, run: str) -> bool:
         """Whether this build can take the run further: it has the code, or needs none any more (P16)."""
         row = rows.candidate(tx, run)
-        if row is None or row.status != "running" or row.capability in self.runs.skills:
-            return True
-        try:
-            history = read_all(run, (item.record for item in lists.whole_history(tx, run)))
-        except JournalCorrupt:
-            return True  # to be held out by whoever reads it next, with its name
-        steps = [] if history.plan is None else plans.from_data(history.plan.plan).nodes
-        finished = {step for step, record in history.finished.items() if record.outcome == "succeeded"}
-        return bool(steps) and all(node.id in finished or node.capability in self.runs.skills for node in steps)
+        return row is None or row.status != "running" or has_code(tx, run, self.runs.skills)
 
     def _take_over(self, tx: Tx, own: str, candidates: list[Abandoned], found: Pass) -> list[Lease]:
         """The note and every acquire, in one unit. A unit may run twice: it rebuilds what it reports."""

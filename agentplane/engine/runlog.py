@@ -28,6 +28,7 @@ from agentplane.core.errors import (
 )
 from agentplane.core.history import History
 from agentplane.core.records import Record
+from agentplane.engine.headroom import Headroom
 from agentplane.engine.linking import Spec, link
 from agentplane.engine.stops import Dropped
 from agentplane.journal import appends
@@ -64,6 +65,7 @@ class _Entry:
         "linked",
         "needs",
         "size",
+        "solo",
         "specs",
         "unit",
         "waiter",
@@ -77,6 +79,7 @@ class _Entry:
         self.linger = linger
         self.extra = extra
         self.after: Extra | None = None
+        self.solo = False
         self.blobs = blobs
         self.linked: tuple[Linked, ...] = ()
         self.head = Head()
@@ -134,6 +137,7 @@ class RunLog:
         self._records = 0
         self._bytes = 0
         self._held: _Entry | None = None
+        self._headroom = Headroom(self._fits)
 
     @property
     def uncommitted(self) -> int:
@@ -161,15 +165,17 @@ class RunLog:
 
     async def barrier(self, *records: Spec, extra: Extra | None = None,
                       blobs: dict[bytes, bytes] | None = None, after: Extra | None = None,
-                      undone: Callable[[], Spec] | None = None) -> list[Record]:  # fmt: skip
+                      undone: Callable[[], Spec] | None = None, solo: bool = False) -> list[Record]:  # fmt: skip
         """Queue records and wait for the commit that holds them, and everything queued before them.
 
         ``extra`` runs in the same unit before the append: a gate judged there raises a Refusal, which comes back here;
         ``after`` runs in it behind the append. Cancelled before the writer has it, the unit is withdrawn when nothing
         is queued behind it; else what ``undone`` makes is queued, the one record that a cancellation may cause (P13).
+        ``solo``: the unit gets a transaction of its own.
         """
         entry = self._entry(records, barrier=True, linger=False, extra=extra, blobs=blobs)
         entry.after = after
+        entry.solo = solo
         self._put(entry)
         if not entry.done:
             try:
@@ -220,11 +226,16 @@ class RunLog:
 
     async def room(self) -> None:
         """Wait while an effect's two records would be more than the run may have uncommitted (W8)."""
-        if self._records + 2 <= bounds.RIDERS_MAX and self._bytes < bounds.RIDER_BYTES_MAX:
+        if self._headroom.is_free():
             return
-        await self.settle()
+        self.flush()
+        await self._headroom.wait()
+        self._check()
 
     # --- inside ------------------------------------------------------------------------------------------------------
+
+    def _fits(self, given: int) -> bool:
+        return self._records + 2 * (given + 1) <= bounds.RIDERS_MAX and self._bytes < bounds.RIDER_BYTES_MAX
 
     def _check(self) -> None:
         if self.latched is not None:
@@ -283,7 +294,8 @@ class RunLog:
         def deliver(value: Head | None, error: BaseException | None) -> None:
             self._answered(entry, value, error)
 
-        entry.unit = Unit(body, deliver, barrier=entry.barrier, linger=entry.linger, size=entry.size, run=run)
+        entry.unit = Unit(body, deliver, barrier=entry.barrier, linger=entry.linger, size=entry.size, run=run,
+                          solo=entry.solo)  # fmt: skip
         self._writer.submit(entry.unit)
 
     def _answered(self, entry: _Entry, value: Head | None, error: BaseException | None) -> None:
@@ -351,6 +363,7 @@ class RunLog:
         while self._queued:
             entry = self._queued.popleft()
             entry.end(Dropped(cause))
+        self._headroom.let_through(everybody=True)
         self._on_latch(cause)
 
     def _withdraw(self, entry: _Entry) -> bool:
@@ -367,6 +380,7 @@ class RunLog:
         return True
 
     def _wake(self) -> None:
+        self._headroom.let_through(everybody=self.latched is not None)
         if self._quiet is not None and (not self._queued or self.latched is not None):
             self._quiet.set()
             self._quiet = None

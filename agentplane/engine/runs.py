@@ -8,22 +8,23 @@ more.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import trio
 
-from agentplane.authoring.skill import Skill
+from agentplane.authoring.sql import SqlDescription
 from agentplane.core import bounds
 from agentplane.core.effects import origin
-from agentplane.core.errors import AgentplaneError, Fenced, JournalCorrupt, LeaseNotHeld, StoreFailed
+from agentplane.core.errors import AgentplaneError, AnswerLost, Fenced, JournalCorrupt, LeaseNotHeld, StoreFailed
 from agentplane.core.history import History, read_all
 from agentplane.core.records import RunConcluded, Undecided
 from agentplane.engine.execute import End, drive
+from agentplane.engine.executor import Capabilities
 from agentplane.engine.linking import link
 from agentplane.engine.live import Gate, LiveRun
 from agentplane.engine.runlog import RunLog
 from agentplane.engine.world import World
-from agentplane.journal import appends, leases, lists, rows
+from agentplane.journal import appends, atomic, leases, lists, rows
 from agentplane.journal.appends import Head
 from agentplane.journal.leases import Lease
 from agentplane.journal.store import Store
@@ -37,7 +38,7 @@ class Runs:
     """The registry. ``nursery`` is the plane's nursery of runs; ``ttl_s`` the lease's time to live."""
 
     def __init__(
-        self, store: Store, writer: WriterLike, world: World, skills: Mapping[str, Skill], nursery: trio.Nursery, *,
+        self, store: Store, writer: WriterLike, world: World, skills: Capabilities, nursery: trio.Nursery, *,
         owner: str, opening: str, ttl_s: float = bounds.LEASE_TTL_S, max_running: int = bounds.MAX_RUNNING,
     ) -> None:  # fmt: skip
         leases.check_ttl(ttl_s)
@@ -54,6 +55,7 @@ class Runs:
         self.parked: list[str] = []
         self.dropped: dict[str, str] = {}
         self.on_end: Callable[[str, End], None] | None = None
+        self.on_suspend: Callable[[], None] = lambda: None
         self._nursery = nursery
         self._slots = trio.Semaphore(max_running)
         self._idle = trio.Event()
@@ -76,6 +78,7 @@ class Runs:
         first = bytes.fromhex(admitted.origin) if admitted is not None else origin(self.store.tenant, run, None)
         live = LiveRun(run, log, history, world, self.gate, restored=restored, origin=first)
         live.check_room = self.store.room.announce
+        live.check_sql = self._check_sql
         live.read_blob = self._read_blob
         self.live[run] = live
         self._idle = trio.Event() if self._idle.is_set() else self._idle
@@ -101,6 +104,9 @@ class Runs:
         read = self.store.readers.read
         row, cancel = read(lambda tx: (lists.get_run(tx, run), lists.cancellation(tx, run)))
         return lists.read_history(read, run), row, cancel
+
+    def _check_sql(self, statement: SqlDescription) -> None:
+        self.store.readers.read(lambda tx: atomic.check(statement, tx))
 
     async def _read_blob(self, digest: bytes) -> object:
         return await trio.to_thread.run_sync(lambda: self.store.readers.read(lambda tx: lists.value(tx, digest)))
@@ -128,15 +134,16 @@ class Runs:
         error = live.log.latched
         if error is None or isinstance(error, _OURS_TO_LOSE):
             return
-        await self._set_aside(live, error.message)
+        code = error.row.code if isinstance(error, AnswerLost) else "invariant"
+        await self._set_aside(live, error.message, code)
 
-    async def _set_aside(self, live: LiveRun, reason: str) -> None:
+    async def _set_aside(self, live: LiveRun, reason: str, code: str = "invariant") -> None:
         # No lease is freed while an act of the run still runs in a thread (P5).
         for call, ended in list(self.world.threads.items()):
             if getattr(call, "run", None) == live.run:
                 await ended.wait()
         try:
-            await self.writer.do(lambda tx: self.quarantine(tx, live.log.lease, reason, "invariant"))
+            await self.writer.do(lambda tx: self.quarantine(tx, live.log.lease, reason, code))
         except AgentplaneError as refused:
             self.held_out[live.run] = refused
 
@@ -170,6 +177,8 @@ class Runs:
             self.dropped[live.run] = end.reason or end.outcome
             self.world.observe("run.dropped", run=live.run)
         live.ended.set()
+        if end.outcome == "suspended":
+            self.on_suspend()
         if self.on_end is not None:
             self.on_end(live.run, end)
         if not self.live:

@@ -7,8 +7,11 @@ returns.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from agentplane.core import bounds
 from agentplane.core.errors import AgentplaneError
-from agentplane.core.records import Undecided
+from agentplane.core.records import Exhaustion, Undecided
 
 
 class Stop(BaseException):
@@ -31,6 +34,12 @@ class Quarantine(Stop):
         self.code = code
         self.undecided = undecided
 
+    def naming_all(self, beside: Iterable[object]) -> Quarantine:
+        """Itself, with what those ``beside`` it cannot account for: a person answers the run whole (P3)."""
+        named = dict.fromkeys(one for stop in beside if isinstance(stop, Quarantine) for one in stop.undecided)
+        self.undecided = tuple(dict.fromkeys((*self.undecided, *named)))[: bounds.UNDECIDED_NAMED_MAX]
+        return self
+
 
 class Divergence(Quarantine):
     """The code asks something else than what its history holds (P17, P18)."""
@@ -41,6 +50,29 @@ class Divergence(Quarantine):
 
 class CancelHeard(Stop):
     outcome = "cancelled"
+
+
+class Suspended(Stop):
+    """The step waits for an instant. Its step and siblings are left whole; nothing is recorded before the run's one
+    unit of suspension."""
+
+    outcome = "suspended"
+
+    def __init__(self, reason: str, wait: object) -> None:
+        super().__init__(reason)
+        self.wait = wait
+
+
+class Exhausted(Stop):
+    """A ceiling was reached; the refusal is recorded."""
+
+    outcome = "exhausted"
+
+    def __init__(self, exhaustion: Exhaustion) -> None:
+        super().__init__(
+            f"the ceiling on {exhaustion.limit} is reached: {exhaustion.used} of {exhaustion.allowed} are used"
+        )
+        self.exhaustion = exhaustion
 
 
 class Parked(Stop):

@@ -1,31 +1,24 @@
-"""Appending records to a run, and the index rows derived from them in the same transaction.
+"""Appending records to a run behind its head, by the owner that holds it.
 
-Owns the append and everything a record implies elsewhere (run row, effects, admission key, outcome). Refuses
-a writer whose epoch or head is not the stored one, a second announcement under one key, a sealed run, and a
-success over an open announcement (P14). Invariant: the index can be rebuilt from the records and is never an
-authority over them.
+Owns the append, the fence in front of it, admission, cancel and seal; what a record implies elsewhere is ``derive``'s.
+Refuses a writer whose epoch or head is not the stored one, and a sealed run. Invariant: the records of a run and what
+follows from them are written by one statement list in one transaction, or not at all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from agentplane.core import bounds, chain
-from agentplane.core.effects import Phase
 from agentplane.core.errors import (
     AgentplaneError,
     DuplicateAdmission,
-    DuplicateEffect,
     Fenced,
     HeadMoved,
-    LandedWork,
     LeaseNotHeld,
-    NotApplicable,
     NotFound,
-    OpenEffects,
     PayloadTooLarge,
     RunSealed,
     ensure,
@@ -34,19 +27,17 @@ from agentplane.core.errors import (
 from agentplane.core.instants import from_text
 from agentplane.core.records import (
     CLOSING,
-    EffectDone,
     EffectFailed,
-    EffectReconciled,
     EffectStarted,
-    QuarantineDecided,
     Record,
-    RetryGranted,
-    RunAdmitted,
     RunConcluded,
-    StepFinished,
+    RunSuspended,
     StepStarted,
 )
-from agentplane.journal.tx import Row, Tx, number, raw, text
+from agentplane.journal.derive import COUNTED, DERIVE, NO_CHANGE, Change
+from agentplane.journal.derive import open_effects as open_effects
+from agentplane.journal.derive import resumed as resumed
+from agentplane.journal.tx import Tx, number, raw, text
 
 
 class Linked(msgspec.Struct, frozen=True):
@@ -88,15 +79,15 @@ def append(
             tx.run("INSERT OR IGNORE INTO blob (tenant, digest, bytes) VALUES (?, ?, ?)", tx.tenant, digest, value)
         for item in linked:
             record = item.record
-            if isinstance(record, StepFinished | RunConcluded) and (landed or opened):
+            if isinstance(record, COUNTED) and (landed or opened):
                 # These ask for the counts, and so they find them as the records before them left them.
                 tx.run(COUNT, landed, opened, tx.tenant, run)
                 landed = opened = 0
             more_landed, more_open = _insert(tx, run, epoch, at, item)
             landed += more_landed
             opened += more_open
-            # What concludes the run behind an announcement has the last word about its status.
-            announces = more_open > 0 or (announces and not isinstance(record, RunConcluded))
+            # What concludes or suspends the run behind an announcement has the last word about its status.
+            announces = more_open > 0 or (announces and not isinstance(record, RunConcluded | RunSuspended))
             at = Head(record.seq, item.hash)
     except AgentplaneError:
         # Whether this writer may append at all is the first question, whatever else is wrong with what it brings.
@@ -155,11 +146,6 @@ def _may_append(tx: Tx, run: str, epoch: int, head: Head) -> None:
     at = Head(number(stored[0]), raw(stored[1]))
     if at != head:
         raise HeadMoved(f"The run {run} ends at record {at.seq}; this append follows {head.seq}.", run=run, seq=at.seq)
-
-
-Change = tuple[int, int]
-"""By how many a record changes a run's counts of landed work and of announcements without an outcome."""
-NO_CHANGE: Final[Change] = (0, 0)
 
 
 def _insert(tx: Tx, run: str, epoch: int, head: Head, item: Linked) -> Change:
@@ -225,150 +211,6 @@ def claim_key(tx: Tx, key: str, run: str, digest: bytes) -> None:
         "INSERT INTO admission (tenant, key, run, digest, at_ms) VALUES (?, ?, ?, ?, ?)",
         tx.tenant, key, run, digest, tx.now_ms,
     )  # fmt: skip
-
-
-def _effect_started(tx: Tx, record: EffectStarted) -> Change:
-    ensure(
-        record.effect_key is not None and record.step is not None,
-        "INV-03 an announcement names its key and step",
-    )
-    try:
-        tx.run(
-            "INSERT INTO effect (tenant, run, key, step, phase, ordinal, attempt, mutates, state) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'announced')",
-            tx.tenant,
-            record.run,
-            bytes.fromhex(record.effect_key or ""),
-            record.step,
-            Phase.forward if record.phase is None else Phase.from_wire(record.phase),
-            record.ordinal,
-            record.attempt,
-            int(record.mutates),
-        )
-    except tx.dialect.unique_violation:
-        raise DuplicateEffect(
-            f"The run {record.run} has announced the effect {record.effect_key} before.",
-            run=record.run, effect=record.effect_key,
-        ) from None  # fmt: skip
-    return 0, 1
-
-
-STANDING: Final = frozenset({"done", "landed", "in_doubt", "inconclusive"})
-"""States of an attempt that took effect, or may have; ``run.landed`` counts those of mutations."""
-
-
-def _effect_ended(tx: Tx, record: EffectDone | EffectFailed) -> Change:
-    """An announcement has one outcome (P3)."""
-    after = "done" if isinstance(record, EffectDone) else record.disposition.value
-    ended = tx.one(
-        "UPDATE effect SET state = ? WHERE tenant = ? AND run = ? AND key = ? AND state = 'announced' "
-        "RETURNING mutates",
-        after, tx.tenant, record.run, bytes.fromhex(record.effect_key or ""),
-    )  # fmt: skip
-    if ended is None:
-        state, *_ = _effect_row(tx, record)
-        violated(f"INV-04 an announcement has one outcome ({record.run}, record {record.seq}); this one is {state!r}")
-    return int(bool(ended[0]) and after in STANDING), -1
-
-
-def _effect_reconciled(tx: Tx, record: EffectReconciled) -> Change:
-    """A verdict; what is done or has landed may only be said to have landed. Raises NotApplicable."""
-    state, mutates, *place = _effect_row(tx, record)
-    if state in ("done", "landed") and record.verdict != "landed":
-        raise NotApplicable(f"The effect {record.effect_key} took place; no verdict undoes that.", run=record.run)
-    if state == "done":
-        return NO_CHANGE
-    after = "in_doubt" if record.early and record.verdict != "landed" else record.verdict
-    _set_state(tx, record, after)
-    change = (after in STANDING) - (state in STANDING)
-    if after == "did_not_happen":
-        # The verdict is about the whole series: earlier attempts in doubt did not happen either (P2).
-        change -= tx.run(
-            "UPDATE effect SET state = 'did_not_happen' WHERE tenant = ? AND run = ? AND step = ? "
-            "AND phase = ? AND ordinal = ? AND state IN ('in_doubt', 'inconclusive')",
-            tx.tenant, record.run, *place,
-        )  # fmt: skip
-    return change if mutates else 0, -(state == "announced")
-
-
-def _effect_row(tx: Tx, record: Record) -> Row:
-    row = tx.one(
-        "SELECT state, mutates, step, phase, ordinal FROM effect WHERE tenant = ? AND run = ? AND key = ?",
-        tx.tenant, record.run, bytes.fromhex(record.effect_key or ""),
-    )  # fmt: skip
-    if row is None:
-        violated(f"INV-04 an outcome follows its announcement ({record.run}, record {record.seq})")
-    return row
-
-
-def _set_state(tx: Tx, record: Record, state: str) -> None:
-    tx.run(
-        "UPDATE effect SET state = ? WHERE tenant = ? AND run = ? AND key = ?",
-        state, tx.tenant, record.run, bytes.fromhex(record.effect_key or ""),
-    )  # fmt: skip
-
-
-def open_effects(tx: Tx, run: str, step: int | None = None) -> list[str]:
-    """Hex keys of announcements without an outcome, of the run or of one step; reads the run's effects only where its
-    count says that there are some."""
-    counted = tx.one("SELECT open FROM run WHERE tenant = ? AND run = ?", tx.tenant, run)
-    if counted is None or not counted[0]:
-        return []
-    where = "" if step is None else " AND step = ?"
-    params: tuple[int, ...] = () if step is None else (step,)
-    rows = tx.all(
-        "SELECT key FROM effect WHERE tenant = ? AND run = ? AND state = 'announced'" + where + " ORDER BY key",
-        tx.tenant,
-        run,
-        *params,
-    )
-    return [raw(row[0]).hex() for row in rows]
-
-
-def _step_finished(tx: Tx, record: StepFinished) -> None:
-    if record.outcome == "succeeded" and open_effects(tx, record.run, record.step):
-        raise OpenEffects(f"Step {record.step} of {record.run} has an announcement without an outcome.", run=record.run)
-
-
-LANDED: Final = "SELECT landed FROM run WHERE tenant = ? AND run = ?"
-
-
-def _run_concluded(tx: Tx, record: RunConcluded) -> None:
-    if record.outcome in ("succeeded", "cancelled") and open_effects(tx, record.run):
-        raise OpenEffects(f"The run {record.run} has an announcement without an outcome.", run=record.run)
-    if record.outcome == "cancelled" and number((tx.one(LANDED, tx.tenant, record.run) or (0,))[0]):
-        raise LandedWork(f"The run {record.run} has landed work that was not taken back (P15).", run=record.run)
-    tx.run(
-        "UPDATE run SET status = ?, reason = ?, code = ?, concluded_ms = ? WHERE tenant = ? AND run = ?",
-        record.outcome, record.reason, record.code, tx.now_ms, tx.tenant, record.run,
-    )  # fmt: skip
-
-
-def _reopened(tx: Tx, record: RetryGranted | QuarantineDecided) -> None:
-    if isinstance(record, QuarantineDecided) and record.decision == "abandon":
-        return
-    tx.run(
-        "UPDATE run SET status = 'running', reason = NULL, code = NULL WHERE tenant = ? AND run = ?",
-        tx.tenant,
-        record.run,
-    )
-
-
-def _admitted(tx: Tx, record: RunAdmitted) -> None:
-    ensure(record.seq == 1, "INV-05 a run begins with its admission")
-
-
-DERIVE: Final[dict[type[Record], Callable[[Tx, Any], Change | None]]] = {
-    RunAdmitted: _admitted,
-    EffectStarted: _effect_started,
-    EffectDone: _effect_ended,
-    EffectFailed: _effect_ended,
-    EffectReconciled: _effect_reconciled,
-    StepFinished: _step_finished,
-    RunConcluded: _run_concluded,
-    RetryGranted: _reopened,
-    QuarantineDecided: _reopened,
-}
 
 
 def seal(tx: Tx, run: str) -> int:

@@ -14,17 +14,18 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from agentplane.core import bounds, chain
+from agentplane.core import bounds, chain, ids
+from agentplane.core.codec import decode_body
 from agentplane.core.errors import InvalidRequest, JournalCorrupt, NotFound, UnreadableRecord
-from agentplane.core.plan import from_data, terminal
-from agentplane.core.records import PlanFrozen, Record, StepFinished, decode_body
+from agentplane.core.plan import Plan, from_data, terminal
+from agentplane.core.records import PlanFrozen, Record, StepFinished
 from agentplane.journal.tx import Row, Tx, number, raw, text
 
 T = TypeVar("T")
 
 
 class RunRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One run as the index has it. ``status``: running, or its last conclusion's outcome. Times in ms UTC."""
+    """One run as the index has it. ``status``: running, suspended, or its last conclusion's outcome. Times: ms UTC."""
 
     run: str
     capability: str
@@ -164,6 +165,76 @@ def whole_history(tx: Tx, run: str) -> list[Stored]:
     return read_history(lambda body: body(tx), run)
 
 
+class Waiting(msgspec.Struct, frozen=True):
+    """A suspended run, why it waits, and its first timer's instant, ms UTC; None when no timer will wake it."""
+
+    run: str
+    reason: str | None
+    until_ms: int | None
+
+    @property
+    def cursor(self) -> tuple[int, str]:
+        return NEVER_MS if self.until_ms is None else self.until_ms, self.run
+
+
+NEVER_MS = ids.MAX_MS
+"""Where a run without a timer stands in the order of what is due: behind every instant, and still within a cursor."""
+
+
+def waiting(tx: Tx, limit: int = bounds.LIST_PAGE, after: tuple[int, str] | None = None) -> list[Waiting]:
+    """Suspended runs by (first due, run), those that no timer wakes last; ``after`` is the last row's ``cursor``."""
+    rows = tx.all(
+        "SELECT run, reason, due FROM (SELECT run, reason, (SELECT min(due_ms) FROM timer "
+        "WHERE timer.tenant = run.tenant AND timer.run = run.run) AS due FROM run "
+        "WHERE tenant = ? AND status = 'suspended') WHERE (ifnull(due, ?), run) > (?, ?) "
+        "ORDER BY ifnull(due, ?), run LIMIT ?",
+        tx.tenant, NEVER_MS, *(after or (-NEVER_MS, "")), NEVER_MS, page_limit(limit),
+    )  # fmt: skip
+    return [
+        Waiting(
+            text(row[0]), None if row[1] is None else text(row[1]), None if row[2] is None else number(row[2])
+        )
+        for row in rows
+    ]  # fmt: skip
+
+
+class GroupRow(msgspec.Struct, frozen=True):
+    """One effect group of a run: where it stands (``phase`` by number), and its name."""
+
+    run: str
+    step: int
+    phase: int
+    index: int
+    name: str
+
+    @property
+    def cursor(self) -> tuple[str, int, int, int]:
+        return self.run, self.step, self.phase, self.index
+
+
+def unsettled_groups(
+    tx: Tx, limit: int = bounds.LIST_PAGE, after: tuple[str, int, int, int] | None = None
+) -> list[GroupRow]:
+    """Groups that were opened and never settled in a run that is sealed, by place: nobody will settle them any more."""
+    rows = tx.all(
+        "SELECT grp.run, step, phase, idx, name FROM grp JOIN run USING (tenant, run) "
+        "WHERE tenant = ? AND outcome IS NULL AND log_index IS NOT NULL AND (run, step, phase, idx) > (?, ?, ?, ?) "
+        "ORDER BY run, step, phase, idx LIMIT ?",
+        tx.tenant, *(after or ("", 0, 0, 0)), page_limit(limit),
+    )  # fmt: skip
+    return [GroupRow(text(row[0]), number(row[1]), number(row[2]), number(row[3]), text(row[4])) for row in rows]
+
+
+def failed_with_landed(tx: Tx, limit: int = bounds.LIST_PAGE, before: tuple[int, str] | None = None) -> list[RunRow]:
+    """Failed runs whose landed work still stands, newest first by (admitted, run): somebody resumes or cancels them."""
+    rows = tx.all(
+        f"SELECT {COLUMNS} FROM run WHERE tenant = ? AND status = 'failed' AND landed > 0 "
+        "AND (admitted_ms, run) < (?, ?) ORDER BY admitted_ms DESC, run DESC LIMIT ?",
+        tx.tenant, *(before or (NEVER_MS, "")), page_limit(limit),
+    )  # fmt: skip
+    return [_run_row(row) for row in rows]
+
+
 class Read(Protocol):
     """A way to run a function over a transaction: one it is already in, or a short one of its own each time."""
 
@@ -245,15 +316,22 @@ def set_state(tx: Tx, name: str, value: str | None) -> None:
         )  # fmt: skip
 
 
+def plan_of(tx: Tx, run: str) -> Plan | None:
+    """The plan in force: the last that was frozen; None when there is none."""
+    row = tx.one(
+        "SELECT body FROM record WHERE tenant = ? AND run = ? AND kind = 'PlanFrozen' ORDER BY seq DESC LIMIT 1",
+        tx.tenant, run,
+    )  # fmt: skip
+    frozen = None if row is None else decode_body(raw(row[0]))
+    return from_data(frozen.plan) if isinstance(frozen, PlanFrozen) else None
+
+
 def run_output(tx: Tx, run: str) -> object:
     """The output of a run's lowest terminal step, as it was recorded; None when there is none."""
-    plan = tx.one(
-        "SELECT body FROM record WHERE tenant = ? AND run = ? AND kind = 'PlanFrozen' LIMIT 1", tx.tenant, run
-    )
+    plan = plan_of(tx, run)
     if plan is None:
         return None
-    frozen = decode_body(raw(plan[0]))
-    lowest = terminal(from_data(frozen.plan)) if isinstance(frozen, PlanFrozen) else 0
+    lowest = terminal(plan)
     rows = tx.all(
         "SELECT body FROM record WHERE tenant = ? AND run = ? AND kind = 'StepFinished' ORDER BY seq DESC",
         tx.tenant,

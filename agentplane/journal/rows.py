@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from agentplane.core.effects import Phase
 from agentplane.core.errors import NotFound
 from agentplane.journal.appends import Head
 from agentplane.journal.tx import Tx, number, raw, text
@@ -82,3 +83,36 @@ def held_without_key(tx: Tx) -> int:
 def let_go(tx: Tx, runs: list[str]) -> None:
     for run in runs:
         tx.run("UPDATE run SET held = 0 WHERE tenant = ? AND run = ?", tx.tenant, run)
+
+
+def unheard_cancels(tx: Tx, limit: int, after: str = "") -> list[str]:
+    """Runs that somebody asked to stop and that no process executes, by id: those that wait, failed or are
+    exhausted. One that waits in a compensation is undoing already, and hears it when its wait is over."""
+    found = tx.all(
+        "SELECT c.run FROM cancel c JOIN run r ON r.tenant = c.tenant AND r.run = c.run "
+        "WHERE c.tenant = ? AND c.heard = 0 AND c.run > ? AND r.log_index IS NULL "
+        "AND r.status IN ('suspended', 'failed', 'exhausted') AND NOT (r.status = 'suspended' AND EXISTS ("
+        "SELECT 1 FROM timer t JOIN effect e ON e.tenant = t.tenant AND e.run = t.run AND e.key = t.key "
+        "WHERE t.tenant = c.tenant AND t.run = c.run AND e.phase = ?)) ORDER BY c.run LIMIT ?",
+        tx.tenant, after, Phase.compensating, limit,
+    )  # fmt: skip
+    return [text(row[0]) for row in found]
+
+
+def place_of(tx: Tx, run: str, key: bytes) -> tuple[int, str | None]:
+    """Step of an announced effect, and its phase as records name it (None: forward). Raises NotFound."""
+    row = tx.one("SELECT step, phase FROM effect WHERE tenant = ? AND run = ? AND key = ?", tx.tenant, run, key)
+    if row is None:
+        raise NotFound(f"The run {run} has not announced the effect {key.hex()}.", run=run)
+    phase = Phase(number(row[1]))
+    return number(row[0]), None if phase is Phase.forward else phase.wire
+
+
+def suspended_without_timer(tx: Tx, limit: int, after: str = "") -> list[str]:
+    """Runs that wait and that no timer would wake, by id."""
+    found = tx.all(
+        "SELECT run FROM run WHERE tenant = ? AND status = 'suspended' AND run > ? AND NOT EXISTS "
+        "(SELECT 1 FROM timer WHERE timer.tenant = run.tenant AND timer.run = run.run) ORDER BY run LIMIT ?",
+        tx.tenant, after, limit,
+    )  # fmt: skip
+    return [text(row[0]) for row in found]

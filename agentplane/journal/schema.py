@@ -48,8 +48,21 @@ CREATE INDEX run_status ON run (tenant, status, admitted_ms, run);
 CREATE TABLE effect (
     tenant TEXT NOT NULL, run TEXT NOT NULL, key BLOB NOT NULL, step INTEGER NOT NULL, phase INTEGER NOT NULL,
     ordinal INTEGER NOT NULL, attempt INTEGER NOT NULL, mutates INTEGER NOT NULL, state TEXT NOT NULL,
+    grp INTEGER,
     PRIMARY KEY (tenant, run, key)
 ) STRICT, WITHOUT ROWID;
+CREATE INDEX effect_open ON effect (tenant, run, step) WHERE state = 'announced' AND step > 0;
+CREATE TABLE grp (
+    tenant TEXT NOT NULL, run TEXT NOT NULL, step INTEGER NOT NULL, phase INTEGER NOT NULL, idx INTEGER NOT NULL,
+    name TEXT NOT NULL, outcome TEXT,
+    PRIMARY KEY (tenant, run, step, phase, idx)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX grp_open ON grp (tenant, run) WHERE outcome IS NULL;
+CREATE TABLE timer (
+    tenant TEXT NOT NULL, run TEXT NOT NULL, key BLOB NOT NULL, due_ms INTEGER NOT NULL,
+    PRIMARY KEY (tenant, run, key)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX timer_due ON timer (tenant, due_ms, run, key);
 CREATE TABLE lease (
     tenant TEXT NOT NULL, run TEXT NOT NULL, owner TEXT, opening TEXT, epoch INTEGER NOT NULL,
     expires_ms INTEGER NOT NULL, takeovers INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (tenant, run)
@@ -61,7 +74,7 @@ CREATE TABLE admission (
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE cancel (
     tenant TEXT NOT NULL, run TEXT NOT NULL, actor TEXT NOT NULL, basis TEXT NOT NULL, uid INTEGER,
-    reason TEXT NOT NULL, at_ms INTEGER NOT NULL, PRIMARY KEY (tenant, run)
+    reason TEXT NOT NULL, at_ms INTEGER NOT NULL, heard INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (tenant, run)
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE seal (
     tenant TEXT NOT NULL, log_index INTEGER NOT NULL, run TEXT NOT NULL, hash BLOB NOT NULL,

@@ -87,6 +87,8 @@ def connect(path: Path, *, read_only: bool = False, vfs: str | None = None) -> a
                 raise StoreUnfit(f"The store {path} cannot have a write-ahead log on this file system.")
             connection.pragma("synchronous", "full")
             connection.pragma("wal_autocheckpoint", 0)
+            # The journal has no foreign keys; an application's tables may, and what they say is to hold.
+            connection.pragma("foreign_keys", True)
             connection.file_control("main", apsw.SQLITE_FCNTL_PERSIST_WAL, _one())
         connection.pragma("trusted_schema", False)
         ready = True

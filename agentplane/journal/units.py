@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 import apsw
 
-from agentplane.core.errors import AgentplaneError, StoreFailed
+from agentplane.core.errors import AgentplaneError, AtomicRefused, InvariantViolation, StoreFailed
 from agentplane.journal.tx import Tx
 
 T = TypeVar("T")
@@ -27,14 +27,15 @@ class Unit(Generic[T]):
     """One function over a transaction, and where its answer goes.
 
     ``deliver(value, error)`` is called on the loop's thread after the commit. ``linger`` False: a rider whose
-    run now waits, so that the commit is not held open for it (W8).
+    run now waits, so that the commit is not held open for it (W8). ``solo``: it has a transaction of its own, behind
+    everything queued before it, so that its full disk, interrupt or constraint is nobody else's.
     """
 
-    __slots__ = ("_lock", "_state", "barrier", "body", "deliver", "error", "linger", "run", "size", "value")
+    __slots__ = ("_lock", "_state", "barrier", "body", "deliver", "error", "linger", "run", "size", "solo", "value")
 
     def __init__(
         self, body: Callable[[Tx], T], deliver: Callable[[T | None, BaseException | None], None], *,
-        barrier: bool = True, linger: bool = True, size: int = 0, run: str | None = None,
+        barrier: bool = True, linger: bool = True, size: int = 0, run: str | None = None, solo: bool = False,
     ) -> None:  # fmt: skip
         self.body = body
         self.deliver = deliver
@@ -42,6 +43,7 @@ class Unit(Generic[T]):
         self.linger = linger
         self.size = size
         self.run = run
+        self.solo = solo
         self.value: T | None = None
         self.error: BaseException | None = None
         self._state = "waiting"
@@ -105,6 +107,63 @@ def _roll_back(unit: Unit[T], connection: apsw.Connection) -> StoreFailed | None
     except apsw.Error as error:
         failed = store_failed(error)
     unit.error = failed
+    return failed
+
+
+def run_alone(unit: Unit[T], tx: Tx, last: Callable[[], object]) -> AgentplaneError | None:
+    """Run a taken solo unit in the transaction that was begun for it, ``last`` behind it, and commit; the error that
+    must poison the writer, or None.
+
+    Its transaction is its own: whatever it was refused with, and a full disk, an interrupt or a constraint in it or at
+    its COMMIT, is rolled back and is its own answer. What only an open can judge poisons as ever.
+    """
+    connection = tx.connection
+    try:
+        unit.value = unit.body(tx)
+    except AgentplaneError as error:
+        unit.error = error
+    except apsw.Error as error:
+        if not isinstance(error, (*_OWN, apsw.NoMemError, *_HARMLESS)):
+            return _fail(unit, error)
+        unit.error = _refused(error) if isinstance(error, (*_OWN, apsw.NoMemError)) else _defect(error)
+    except BaseException as error:
+        unit.error = _defect(error)
+    try:
+        if unit.error is None:
+            last()
+            connection.execute("COMMIT")
+            return None
+    except _OWN as error:
+        # SQLite writes the frame that commits last of all, and calls the disk full before that frame is whole. Memory
+        # is not of these: it may be short behind that frame, when the next open would find the commit.
+        unit.error = _refused(error)
+    except apsw.Error as error:
+        return _fail(unit, error)
+    unit.value = None
+    try:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+    except apsw.Error as error:
+        return _fail(unit, error)
+    if connection.in_transaction:
+        return _fail(unit, apsw.Error("the transaction stands after its rollback"))
+    # As in a batch: one that names no run is the writer's own.
+    return unit.error if unit.run is None and isinstance(unit.error, InvariantViolation) else None
+
+
+_OWN = (apsw.ConstraintError, apsw.FullError, apsw.InterruptError)
+"""What refuses a solo unit, in it or at its COMMIT."""
+
+
+def _refused(error: apsw.Error) -> AtomicRefused:
+    # Not SQLite's own words for a constraint: they name tables, and those of a trigger are content.
+    why = {apsw.ConstraintError: "a constraint does not hold", apsw.FullError: "the disk is full",
+           apsw.InterruptError: "it was interrupted"}.get(type(error), "memory is short")  # fmt: skip
+    return AtomicRefused(f"Nothing of the transaction stands: {why}.")
+
+
+def _fail(unit: Unit[T], error: apsw.Error) -> StoreFailed:
+    unit.value, unit.error = None, (failed := store_failed(error))
     return failed
 
 

@@ -1,8 +1,8 @@
 """The one writer: a thread that owns the connection, a queue, and group commit.
 
 Owns the order of all writing (W1), the linger (W8), and fail-stop (W9). Refuses everything after an error
-from commit. Invariant: every commit holds a prefix of the queue, and no answer leaves before the commit that
-holds it (W4, W6).
+from commit. Invariant: every commit holds a prefix of the queue, a solo unit is one by itself, and no answer leaves
+before the commit that holds it (W4, W6).
 
 Why a thread of our own and not ``to_thread``: it lives as long as the plane, it must drain its queue after
 the loop's tasks are cancelled, and a worker of trio's pool may not be waited for without a deadline. Why one
@@ -24,7 +24,7 @@ import trio
 from agentplane.core import bounds
 from agentplane.core.errors import AgentplaneError, InvariantViolation, StoreBusy, StoreFailed
 from agentplane.journal.tx import Tx
-from agentplane.journal.units import Unit, run_in_savepoint, store_failed
+from agentplane.journal.units import Unit, run_alone, run_in_savepoint, store_failed
 
 T = TypeVar("T")
 Observe = Callable[..., None]
@@ -43,7 +43,7 @@ class WriterLike(Protocol):
 
     def submit(self, unit: Unit[T]) -> None: ...
 
-    async def do(self, body: Callable[[Tx], T], *, run: str | None = None) -> T: ...
+    async def do(self, body: Callable[[Tx], T], *, run: str | None = None, solo: bool = False) -> T: ...
 
 
 class Writer:
@@ -79,6 +79,7 @@ class Writer:
         self._closed = trio.Event()
         self._closing = False
         self._met_end = False
+        self._next: Unit[object] | None = None
         self.commits = 0
         self._oldest: float | None = None
 
@@ -98,7 +99,7 @@ class Writer:
         if self._ended.is_set():
             self._refuse_rest()
 
-    async def do(self, body: Callable[[Tx], T], *, run: str | None = None) -> T:
+    async def do(self, body: Callable[[Tx], T], *, run: str | None = None, solo: bool = False) -> T:
         """Queue ``body`` as a barrier and wait for its answer; raises what the unit was answered with.
 
         Cancelled while it waits, the unit is withdrawn, or, when the writer has it, left to be committed
@@ -111,7 +112,7 @@ class Writer:
             if waiting:
                 trio.lowlevel.reschedule(task, outcome.Value(value) if error is None else outcome.Error(error))
 
-        unit: Unit[T] = Unit(body, deliver, run=run)
+        unit: Unit[T] = Unit(body, deliver, run=run, solo=solo)
 
         def abort(_: object) -> trio.lowlevel.Abort:
             nonlocal waiting
@@ -150,7 +151,7 @@ class Writer:
             except (apsw.Error, AgentplaneError) as error:
                 self._answers.poison(store_failed(error))
             while not self._met_end:
-                first = self._queue.get()
+                first, self._next = self._next or self._queue.get(), None
                 if first is None:
                     break
                 if connection is None or self.poisoned is not None:
@@ -181,7 +182,8 @@ class Writer:
             failed = self._begin(connection)
             if failed is None:
                 tx = Tx(connection, self._tenant, self._now_ms())
-                failed = self._fill(tx, taken) or self._commit(connection, tx, len(taken))
+                failed = None if first.solo else self._fill(tx, taken)
+                failed = failed or self._commit(connection, tx, taken)
             if isinstance(failed, StoreBusy):
                 self._answers.send(taken, failed)
             elif failed is not None:
@@ -234,7 +236,7 @@ class Writer:
 
     def _following(self, until: float) -> Unit[object] | None:
         """The next unit that was not withdrawn, waited for until then; None when there is none, or the queue
-        ends here."""
+        or this batch ends here."""
         while True:
             left = until - time.monotonic()
             try:
@@ -244,26 +246,41 @@ class Writer:
             if following is None:
                 self._met_end = True
                 return None
+            if following.solo:
+                # Not taken yet: until its own turn it may still be withdrawn.
+                self._next = following
+                return None
             if following.take():
                 return following
 
-    def _commit(self, connection: apsw.Connection, tx: Tx, units: int) -> AgentplaneError | None:
-        try:
+    def _commit(self, connection: apsw.Connection, tx: Tx, taken: list[Unit[object]]) -> AgentplaneError | None:
+        """Make the batch durable. A solo unit runs only here, and its own refusal ends nobody else's work."""
+
+        def last() -> None:
             if self._before_commit is not None:
                 self._before_commit(tx)
-            self._observe("writer.batch", units=units)
-            connection.execute("COMMIT")
+            self._observe("writer.batch", units=len(taken))
+
+        try:
+            if taken[0].solo:
+                failed = run_alone(taken[0], tx, last)
+                if failed is not None or taken[0].error is not None:
+                    return failed
+            else:
+                last()
+                connection.execute("COMMIT")
         except apsw.Error as error:
             # W9: whatever it was, nobody knows what the disk holds now. Only an open (which copies and syncs)
             # may say.
             return store_failed(error)
         self.commits += 1
-        self._observe("writer.committed", units=units)
+        self._observe("writer.committed", units=len(taken))
         return None
 
     def _refuse_rest(self) -> None:
         """Answer what nobody will run any more; called by whoever finds the thread ended."""
-        rest: list[Unit[object]] = []
+        rest = [] if self._next is None else [self._next]
+        self._next = None
         while True:
             try:
                 unit = self._queue.get_nowait()

@@ -17,7 +17,13 @@ from agentplane.core.records import EffectDone, EffectFailed, EffectReconciled, 
 from agentplane.lab.provider.audit import Effect
 from agentplane.lab.tickets import Expected
 
-PATHS: Mapping[str, str] = {"refund": "/refunds", "reship": "/reships", "notice": "/notices"}
+PATHS: Mapping[str, str] = {
+    "refund": "/refunds", "reship": "/reships", "notice": "/notices", "reserve": "/reservations",
+    "authorise": "/authorisations", "pack": "/parcels", "invoice": "/invoices", "ship": "/shipments",
+    "receipt": "/receipts", "release": "/releases", "void": "/voids", "return": "/returns", "credit": "/credits",
+    "retract": "/retractions",
+}  # fmt: skip
+"""The provider's path by the first word of an effect's kind."""
 WINDOWS = ("W1", "W2", "W3", "W4")
 HALVES = ("before the outcome is queued", "between queue and commit")
 DISPLACED = ("W5", "W6", "W7")

@@ -7,7 +7,6 @@ read from both books afterwards. Invariant: whatever ends it, no process of it i
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -15,7 +14,6 @@ import random
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter, deque
 from collections.abc import Iterator
@@ -24,20 +22,19 @@ from pathlib import Path
 
 import msgspec
 
-from agentplane.core.errors import EXIT_OPERATIONAL, AgentplaneError, NotApplicable, Unreachable
+from agentplane.core.errors import AgentplaneError, Unreachable
 from agentplane.core.records import Record
 from agentplane.journal import leases, lists
 from agentplane.journal.store import read_only
 from agentplane.journal.tx import Tx
-from agentplane.lab import sabotage
 from agentplane.lab.appliance_process import Appliance, now_us
-from agentplane.lab.books import STATUS, Evidence, audit, judge, series_of
+from agentplane.lab.books import Evidence, audit, judge, series_of
 from agentplane.lab.counterexample import Control, run_control
 from agentplane.lab.desk import Desk
 from agentplane.lab.incarnation import Incarnation
 from agentplane.lab.provider import audit as provider_audit
 from agentplane.lab.provider_process import Provider
-from agentplane.lab.report import Result, as_json, as_table, progress, reasons
+from agentplane.lab.report import Result, progress
 from agentplane.lab.schedule import Aim, Aiming, Memory, Target, targets
 from agentplane.lab.tickets import TICKETS, expected, provider_rules
 from agentplane.lab.windows import AtKill, Kill, at_kill, attribute
@@ -320,48 +317,10 @@ class Chaos:
         print("\r" + line.ljust(79) if tty else line, end="" if tty else "\n", file=sys.stderr, flush=True)
 
 
-def demo(args: argparse.Namespace) -> int:
-    """The verb: run the lab, print its table or JSON, answer its verdict's status."""
-    seed = args.seed if args.seed is not None else int.from_bytes(os.urandom(3), "big")
-    kills = args.kills if args.kills is not None else KILLS
-    if not 0 <= kills <= 1000:
-        raise NotApplicable("--kills is between 0 and 1000.")
-    seconds = args.seconds if args.seconds is not None else max(SECONDS, kills * SECONDS_A_KILL)
-    keep: Path | None = args.keep
-    if keep is not None and keep.exists() and any(keep.iterdir()):
-        raise NotApplicable(f"{keep} is not empty; name another directory for --keep.")
-    directory = Path(tempfile.mkdtemp(prefix="agentplane-demo-"))
-    try:
-        source = sabotage.copy(args.sabotage, directory / "source") if args.sabotage else None
-        if not args.json:
-            print(f"thirty tickets, {kills} SIGKILLs, seed {seed}", file=sys.stderr, flush=True)
-        chaos = Chaos(
-            directory,
-            seed=seed,
-            kills=kills,
-            seconds=seconds,
-            source=source,
-            say=not args.json or sys.stderr.isatty(),
-        )
-        result = chaos.run()
-        if sys.stderr.isatty():
-            print(file=sys.stderr)
-        if args.json:
-            print(json.dumps(as_json(result), indent=2))
-            for line in reasons(result.judgement):
-                print(line, file=sys.stderr)
-        else:
-            print(as_table(result))
-        return STATUS[result.judgement.verdict]
-    except OSError as error:
-        print(f"agentplane: the lab cannot go on: {error}.", file=sys.stderr)
-        return EXIT_OPERATIONAL
-    finally:
-        if keep is not None and directory.exists():
-            keep.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copytree(directory, keep, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.sock"))
-            print(f"kept in {keep}", file=sys.stderr)
-        shutil.rmtree(directory, ignore_errors=True)
+def run(directory: Path, *, seed: int, kills: int, seconds: float | None, source: Path | None, say: bool) -> Result:
+    """The refunds in ``directory``. ``seconds``: how long kills are tried for, by their number where it is not said."""
+    limit_s = seconds if seconds is not None else max(SECONDS, kills * SECONDS_A_KILL)
+    return Chaos(directory, seed=seed, kills=kills, seconds=limit_s, source=source, say=say).run()
 
 
-__all__ = ["Aim", "Chaos", "demo"]
+__all__ = ["Aim", "Chaos", "run"]

@@ -18,6 +18,7 @@ from agentplane.authoring.effect import Recovery, effect
 from agentplane.authoring.skill import skill
 from agentplane.authoring.types import Call, Step
 from agentplane.core import chain
+from agentplane.core.codec import encode_body
 from agentplane.core.errors import AgentplaneError, DuplicateEffect
 from agentplane.core.instants import to_text
 from agentplane.core.records import (
@@ -28,7 +29,6 @@ from agentplane.core.records import (
     EffectReconciled,
     EffectStarted,
     RunConcluded,
-    encode_body,
 )
 from agentplane.engine import acts
 from agentplane.engine.admission import Wanted

@@ -1,7 +1,7 @@
 """The lab's proof that it can fail: a mutated copy of the source, under which the same run must end FAIL.
 
-Owns the four mutations as (file, text, replacement), each matching exactly once. Refuses a frozen program,
-which has no source to copy. Invariant: the product's own files are never touched.
+Owns the mutations as (file, text, replacement), each matching exactly once, and the workload that each is for. Refuses
+a frozen program, which has no source to copy. Invariant: the product's own files are never touched.
 """
 
 from __future__ import annotations
@@ -62,7 +62,35 @@ SABOTAGES: Final[dict[str, tuple[Mutation, ...]]] = {
             "    at, landed, opened, announces = head, 0, 0, False\n",
         ),
     ),
+    # A cancel takes back what it finds while an effect of the run is in doubt.
+    "unwind-under-doubt": (("core/saga.py", "    if doubtful:\n        return InDoubt(doubtful)\n", ""),),
+    # A group that its step left open is settled as if it had been committed.
+    "commit-by-forgetting": (
+        (
+            "engine/groups.py",
+            '        await self._take_back(f"the step ended {outcome} with the group open")\n',
+            '        if outcome == "succeeded":\n'
+            "            self._settle(Settlement.COMMITTED, None)\n"
+            "            return None\n"
+            '        await self._take_back(f"the step ended {outcome} with the group open")\n',
+        ),
+        (
+            "engine/executor.py",
+            '    if result.outcome == "succeeded":\n        return StepResult(cx.step, "failed", fault=fault_of(',
+            '    if forgotten is not None and result.outcome == "succeeded":\n'
+            '        return StepResult(cx.step, "failed", fault=fault_of(',
+        ),
+    ),
 }
+
+REFUNDS: Final = "refunds"
+ORDERS: Final = "orders"
+WORKLOADS: Final = (REFUNDS, ORDERS)
+
+
+def workload_of(name: str) -> str:
+    """The workload that must end FAIL under the sabotage."""
+    return ORDERS if name in ("unwind-under-doubt", "commit-by-forgetting") else REFUNDS
 
 
 def copy(name: str, into: Path) -> Path:

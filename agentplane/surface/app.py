@@ -23,8 +23,9 @@ from werkzeug.exceptions import HTTPException
 from agentplane.core import bounds, canonical, errors, ids
 from agentplane.core.errors import AgentplaneError
 from agentplane.surface.access import Access, TokenFile, TooManyFailures, Who, decide
+from agentplane.surface.asking import Ask, Host, Operation, Reply
 from agentplane.surface.attempts import Attempts
-from agentplane.surface.operations import EXTRA_ACTIONS, OPERATIONS, Ask, Host, Operation, Reply
+from agentplane.surface.operations import EXTRA_ACTIONS, OPERATIONS
 from agentplane.surface.requests import key_from_headers, query_of
 
 CLIENT_HEADER: Final = "Agentplane-Client"

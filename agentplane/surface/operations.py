@@ -8,8 +8,7 @@ alone.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 import trio
@@ -19,12 +18,15 @@ from agentplane.core.instants import to_text
 from agentplane.core.records import Record
 from agentplane.engine import acts
 from agentplane.engine.admission import Wanted
-from agentplane.engine.plane import Outcome, Plane
-from agentplane.journal import lists
+from agentplane.engine.plane import Outcome
+from agentplane.journal import lists, timers
 from agentplane.journal.tx import Tx
-from agentplane.surface.access import Who
+from agentplane.surface import appsql
+from agentplane.surface.asking import Ask, Body, Host, Operation, Reply, schema, writable
+from agentplane.surface.attention import attention, waiting
 from agentplane.surface.paging import after_run, run_cursor
 from agentplane.surface.requests import (
+    AppSqlBody,
     DrainBody,
     HistoryQuery,
     ListQuery,
@@ -41,65 +43,13 @@ from agentplane.surface.requests import (
     run_id,
 )
 
-Body = dict[str, Any]
 POLL_S: Final = 0.1
 """How often committed rows are looked at for whoever waits for them."""
 PAGE_BYTES_MAX: Final = 2 * bounds.MIB
 """Record bytes of one page of history: a page is held in memory whole, here and by its reader."""
 PAGE_STEP: Final = 16
-
-
-class Host(Protocol):
-    """What the operations need of whoever carries them: an appliance, or a terminal that opened the store."""
-
-    plane: Plane | None
-    """None where the store is only read."""
-    serving: bool
-
-    async def read(self, body: Callable[[Tx], Any]) -> Any: ...
-
-    async def status(self) -> Body: ...
-
-    async def drain(self, *, now: bool, grace_s: float | None) -> Body: ...
-
-    async def reload(self) -> Body: ...
-
-
-class Ask(msgspec.Struct, frozen=True, kw_only=True):
-    """One request: who, the run in its path, its body as data, its query, and the admission key beside them."""
-
-    who: Who
-    run: str = ""
-    body: Any = None
-    query: dict[str, str] = {}
-    key: str | None = None
-
-
-class Reply(msgspec.Struct, frozen=True):
-    status: int
-    body: Body
-
-
-class Operation(msgspec.Struct, frozen=True, kw_only=True):
-    """One row. ``down``: read (opens the file), write (takes the lock), or none (4 when nothing serves)."""
-
-    name: str
-    action: str
-    method: str
-    path: str
-    handler: Callable[[Host, Ask], Awaitable[Reply]]
-    down: str = "read"
-    needs_skills: bool = False
-
-
-def schema(verb: str, **members: Any) -> Body:
-    return {"schema": f"agentplane.{verb}/1", **members}
-
-
-def writable(host: Host) -> Plane:
-    if host.plane is None:
-        raise errors.NotServing("This needs the store open for writing.")
-    return host.plane
+GOES_ON: Final = ("running", "suspended")
+"""Statuses of a run of which records are still to come by themselves."""
 
 
 # --- handlers: runs -------------------------------------------------------------------------------------------------
@@ -111,11 +61,9 @@ async def start(host: Host, ask: Ask) -> Reply:
     query: WaitQuery = convert_query(ask.query, WaitQuery, "POST /runs")
     if body.correlate is not None:
         raise errors.InvalidInput("This plane has no cases yet; leave `correlate` out.", path="$.correlate")
-    if body.budget is not None:
-        raise errors.InvalidInput("This plane has no budgets yet; leave `budget` out.", path="$.budget")
     plane = writable(host)
     key = None if ask.key is None else admission_key(ask.key)
-    wanted = Wanted(capability=body.capability, input=body.input, key=key, actor=ask.who.as_actor())
+    wanted = Wanted(capability=body.capability, input=body.input, key=key, actor=ask.who.as_actor(), budget=body.budget)
     admission = await plane.start(wanted)
     with trio.move_on_after(_wait(query.wait)):
         await plane.runs.wait_for(admission.run)
@@ -190,7 +138,7 @@ async def history(host: Host, ask: Ask) -> Reply:
 
     answer = await host.read(body)
     with trio.move_on_after(_wait(query.wait)):
-        while not answer["records"] and answer["status"] == "running" and host.serving and not _draining(host):
+        while not answer["records"] and answer["status"] in GOES_ON and host.serving and not _draining(host):
             await trio.sleep(POLL_S)
             answer = await host.read(body)
     return Reply(200, schema("history", **answer))
@@ -284,14 +232,23 @@ async def abandon(host: Host, ask: Ask) -> Reply:
 
 
 async def replay(host: Host, ask: Ask) -> Reply:
-    """Strictly: a pure read. Else a failed run is walked again, with ``retry`` from its frontier."""
+    """Strictly: a pure read. Else a failed or exhausted run is walked on; with ``retry`` its failure is asked again,
+    with ``raise`` its ceilings are other ones."""
     run = run_id(ask.run)
     body: ReplayBody = convert(ask.body, ReplayBody, "replay")
     plane = writable(host)
     if body.strict:
         verdict = await plane.replay(run, strict=True)
         return Reply(200, schema("replay", run=run, strict=True, **msgspec.to_builtins(verdict)))
-    outcome = await plane.retry(run, ask.who.as_actor(), body.reason) if body.retry else await plane.replay(run)
+    if body.retry and body.raised:
+        raise errors.InvalidRequest("A retry asks a failure again and a raise gives more room; ask for one of them.")
+    actor = ask.who.as_actor()
+    if body.raised:
+        outcome = await plane.raise_ceilings(run, body.raised, actor, body.reason)
+    elif body.retry:
+        outcome = await plane.retry(run, actor, body.reason)
+    else:
+        outcome = await plane.replay(run)
     return Reply(200, schema("replay", strict=False, **_outcome(outcome)))
 
 
@@ -361,6 +318,14 @@ async def reload(host: Host, ask: Ask) -> Reply:
     return Reply(200, schema("reload", **await host.reload()))
 
 
+async def app_sql(host: Host, ask: Ask) -> Reply:
+    """Make or change the application's own tables, whole or not at all; recorded with who did it."""
+    body: AppSqlBody = convert(ask.body, AppSqlBody, "app-sql")
+    migrated = await appsql.apply(writable(host), ask.who.as_actor(), body.sql)
+    members = {"statements": migrated.statements, "digest": migrated.digest}
+    return Reply(200, schema("app-sql", **members, applied=True))
+
+
 # --- views ----------------------------------------------------------------------------------------------------------
 
 
@@ -405,7 +370,27 @@ def run_view(tx: Tx, run: str) -> Body:
         _, found, _ = acts.load(tx, run)
         view["undecided"] = [msgspec.to_builtins(one) for one in acts.undecided(found)]
         view["next"] = next_command(run, view["undecided"])
-    elif row.status == "failed":
+    elif row.status in ("failed", "exhausted", "suspended"):
+        view |= _stopped(tx, run, row)
+    return view
+
+
+def _stopped(tx: Tx, run: str, row: lists.RunRow) -> Body:
+    """What a run that stopped without being closed waits for, and the verb that goes on."""
+    if row.status == "suspended":
+        due = timers.of_run(tx, run)
+        return {"waiting_for": row.reason, "until": to_text(min(one.due_ms for one in due)) if due else None}
+    _, found, _ = acts.load(tx, run)
+    view: Body = {}
+    if row.landed:
+        view["landed_work"] = sorted({series.first.descriptor.kind for series in found.standing()})
+    last = found.conclusion
+    if last is not None and last.exhaustion is not None:
+        view["exhaustion"] = msgspec.to_builtins(last.exhaustion)
+        view["next"] = f"agentplane replay {run} --raise {last.exhaustion.limit}=... --reason ..."
+    elif found.unwind is not None:
+        view["next"] = f"agentplane cancel {run} --reason ..." if row.landed else None
+    else:
         view["next"] = f"agentplane replay {run} --retry --reason ..."
     return view
 
@@ -429,6 +414,8 @@ def _table() -> tuple[Operation, ...]:
     return (
         row("status", "status.read", "GET", "/status", status, down="none"),
         row("runs", "run.list", "GET", "/runs", list_runs),
+        row("waiting", "run.waiting", "GET", "/runs/waiting", waiting),
+        row("attention", "attention", "GET", "/attention", attention),
         row("start", "run.start", "POST", "/runs", start, down="write", needs_skills=True),
         row("show", "run.read", "GET", "/runs/{run}", show),
         row("history", "run.history", "GET", "/runs/{run}/history", history),
@@ -441,13 +428,18 @@ def _table() -> tuple[Operation, ...]:
         row("pause", "plane.pause", "POST", "/pause", pause, down="write"),
         row("release", "plane.release", "POST", "/release", release, down="write"),
         row("reload", "plane.reload", "POST", "/reload", reload, down="none"),
+        row("app_sql", "plane.app_sql", "POST", "/app-sql", app_sql, down="write"),
     )
+
+
+def _speaks(body: Body) -> str | None:
+    if body.get("raise"):
+        return "api:run.raise"
+    return "api:run.retry" if body.get("retry") else None
 
 
 OPERATIONS: Final = _table()
 BY_NAME: Final = {operation.name: operation for operation in OPERATIONS}
-EXTRA_ACTIONS: Final = {
-    "replay": lambda body: "api:run.retry" if isinstance(body, dict) and body.get("retry") else None
-}
+EXTRA_ACTIONS: Final = {"replay": lambda body: _speaks(body) if isinstance(body, dict) else None}
 """Actions that depend on what is asked: a retry speaks for a person."""
-ACTIONS_OF: Final = frozenset(operation.action for operation in OPERATIONS) | {"api:run.retry"}
+ACTIONS_OF: Final = frozenset(operation.action for operation in OPERATIONS) | {"api:run.retry", "api:run.raise"}

@@ -18,8 +18,11 @@ from agentplane.core.lifecycle import RUN, states
 
 SEQ_MAX: Final = 2**53
 """Records of one run: far beyond any, and exact in every JSON reader and in the database."""
-OUTCOMES: Final = tuple(one for one in states(RUN) if one not in ("none", "parked", "abandoned lease"))
-"""What a run's status may be; a parked run and one whose owner died are `running` to whoever lists them."""
+OUTCOMES: Final = tuple(
+    one for one in states(RUN) if one not in ("none", "parked", "abandoned lease") and not one.startswith("unwinding")
+)
+"""What a run's status may be; a parked run, one whose owner died and one that unwinds are `running` to whoever lists
+them."""
 Seq = Annotated[int, msgspec.Meta(ge=1, le=SEQ_MAX)]
 
 
@@ -38,6 +41,15 @@ class ListQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     outcome: str | None = None
     limit: int = bounds.LIST_PAGE
     after: str | None = None
+
+
+class PageQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    limit: int = bounds.LIST_PAGE
+    after: str | None = None
+
+
+class AttentionQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    limit: int = bounds.LIST_PAGE
 
 
 class HistoryQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -61,12 +73,17 @@ class ReconcileBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 class ReplayBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     strict: bool = False
     retry: bool = False
+    raised: dict[str, int] | None = msgspec.field(name="raise", default=None)
     reason: str = ""
 
 
 class DrainBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     now: bool = False
     grace: float | None = None
+
+
+class AppSqlBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    sql: str
 
 
 class ReleaseBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

@@ -11,6 +11,8 @@ from typing import Final
 ROUTES: Final[dict[str, tuple[str, str]]] = {
     "status": ("GET", "/status"),
     "runs": ("GET", "/runs"),
+    "waiting": ("GET", "/runs/waiting"),
+    "attention": ("GET", "/attention"),
     "start": ("POST", "/runs"),
     "show": ("GET", "/runs/{run}"),
     "history": ("GET", "/runs/{run}/history"),
@@ -23,4 +25,5 @@ ROUTES: Final[dict[str, tuple[str, str]]] = {
     "pause": ("POST", "/pause"),
     "release": ("POST", "/release"),
     "reload": ("POST", "/reload"),
+    "app_sql": ("POST", "/app-sql"),
 }

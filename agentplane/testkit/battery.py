@@ -18,7 +18,7 @@ Check = Callable[[Probe, StoreHandle], None]
 C = TypeVar("C", bound=Check)
 
 CHECKS: dict[str, Check] = {}
-"""Every check by its name, which is the guarantee; filled by ``leases_hold`` and ``appends_hold``."""
+"""Every check by its name, which is the guarantee; filled by the modules ``..._hold``."""
 
 
 class Violation(msgspec.Struct, frozen=True):
@@ -71,6 +71,7 @@ def run_battery(open_store: OpenStore, checks: dict[str, Check] | None = None) -
 
 def _all_checks() -> dict[str, Check]:
     # Imported here, because the modules of checks import this one to add theirs.
-    from agentplane.testkit import appends_hold, leases_hold
+    from agentplane.testkit import appends_hold, leases_hold, undo_hold
 
-    return {name: CHECKS[name] for room in (leases_hold, appends_hold) for name in vars(room) if name in CHECKS}
+    rooms = (leases_hold, appends_hold, undo_hold)
+    return {name: CHECKS[name] for room in rooms for name in vars(room) if name in CHECKS}

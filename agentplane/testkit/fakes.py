@@ -72,6 +72,9 @@ class FakeProvider:
         self.arrived = trio.Event()
         self._told: dict[str, deque[str]] = {}
         self._references = 0
+        self._first: dict[str, Landing] = {}
+        self._indexed = 0
+        self._end: Landing | None = None
         self._release = trio.Event()
         self._release_thread = threading.Event()
         self.arrived_in_thread = threading.Event()
@@ -173,4 +176,12 @@ class FakeProvider:
         return {"reference": "" if row is None else row.reference}
 
     def _row(self, key: str) -> Landing | None:
-        return next((row for row in self.book if row.key == key), None)
+        """The first deed under ``key``. The book is everybody's to change, so its index is built again whenever it does
+        not end where it ended."""
+        if self._indexed > len(self.book) or (self._indexed and self.book[self._indexed - 1] is not self._end):
+            self._first, self._indexed = {}, 0
+        for row in self.book[self._indexed :]:
+            self._first.setdefault(row.key, row)
+        self._indexed = len(self.book)
+        self._end = self.book[-1] if self.book else None
+        return self._first.get(key)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,10 +23,10 @@ import trio
 from trio.testing import MockClock
 
 from agentplane.core.errors import AgentplaneError, StoreFailed
-from agentplane.engine import nurseries
+from agentplane.engine import clockwatch, nurseries
 from agentplane.engine import plane as planes
 from agentplane.journal.tx import Tx
-from agentplane.journal.units import Unit, run_in_savepoint, store_failed
+from agentplane.journal.units import Unit, run_alone, run_in_savepoint, store_failed
 
 T = TypeVar("T")
 
@@ -68,7 +69,7 @@ class InlineWriter:
         self._queue.append(unit)
         self._flush_soon()
 
-    async def do(self, body: Callable[[Tx], T], *, run: str | None = None) -> T:
+    async def do(self, body: Callable[[Tx], T], *, run: str | None = None, solo: bool = False) -> T:
         """As the threaded writer's: cancelled while it waits, the unit is withdrawn or committed unanswered."""
         task = trio.lowlevel.current_task()
         waiting = True
@@ -77,7 +78,7 @@ class InlineWriter:
             if waiting:
                 trio.lowlevel.reschedule(task, outcome.Value(value) if error is None else outcome.Error(error))
 
-        unit: Unit[T] = Unit(body, deliver, run=run)
+        unit: Unit[T] = Unit(body, deliver, run=run, solo=solo)
 
         def abort(_: object) -> trio.lowlevel.Abort:
             nonlocal waiting
@@ -135,12 +136,13 @@ class InlineWriter:
         try:
             connection.execute("BEGIN IMMEDIATE")
             tx = Tx(connection, self._tenant, self._now_ms())
-            failed: AgentplaneError | None = run_in_savepoint(unit, tx)
-            if failed is None:
-                if self._before_commit is not None:
-                    self._before_commit(tx)
-                self._observe("writer.batch", units=1)
-                connection.execute("COMMIT")
+            if unit.solo:
+                failed: AgentplaneError | None = run_alone(unit, tx, partial(self._last, tx))
+            else:
+                failed = run_in_savepoint(unit, tx)
+                if failed is None:
+                    self._last(tx)
+                    connection.execute("COMMIT")
         except apsw.Error as error:
             failed = store_failed(error)
         if failed is not None:
@@ -150,10 +152,18 @@ class InlineWriter:
             return
         if unit.error is not None:
             self.refused[type(unit.error).__name__] += 1
+            if unit.solo:
+                # Rolled back: there was no commit.
+                return
         self.commits += 1
         self._observe("writer.committed", units=1)
         if self._after_commit is not None:
             self._after_commit(connection)
+
+    def _last(self, tx: Tx) -> None:
+        if self._before_commit is not None:
+            self._before_commit(tx)
+        self._observe("writer.batch", units=1)
 
 
 @contextmanager
@@ -188,10 +198,23 @@ def trio_now_ms() -> int:
     return EPOCH_MS + round(trio.current_time() * 1000)
 
 
+@contextmanager
+def _boot_follows(follows: bool) -> Iterator[None]:
+    """Where wall time follows the loop's clock, time since boot does too: else a long sleep is a clock that lies."""
+    kept = clockwatch.boot_ms
+    if follows:
+        vars(clockwatch)["boot_ms"] = lambda: round(trio.current_time() * 1000)
+    try:
+        yield
+    finally:
+        vars(clockwatch)["boot_ms"] = kept
+
+
 @asynccontextmanager
 async def open_inline(path: str | Path, **options: Any) -> AsyncIterator[planes.Plane]:
     """``Plane.open`` with the inline writer, and a wall clock that follows trio's unless ``now_ms`` is given."""
+    follows = "now_ms" not in options
     options.setdefault("now_ms", trio_now_ms)
-    with on_the_loop():
+    with on_the_loop(), _boot_follows(follows):
         async with planes.Plane.open(path, **options) as plane:
             yield plane

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from agentplane.core import chain
+from agentplane.core.codec import encode_body
 from agentplane.core.dispositions import Disposition
 from agentplane.core.errors import AgentplaneError
 from agentplane.core.instants import to_text
@@ -27,7 +28,6 @@ from agentplane.core.records import (
     RunConcluded,
     StepFinished,
     Terms,
-    encode_body,
 )
 from agentplane.core.recovery import Mode
 from agentplane.journal import appends, leases

@@ -1,19 +1,31 @@
-"""Stores as a killed process would have left them: copies at a commit, and records replanted up to one.
+"""Stores as a killed process would have left them: copies at a commit, records replanted up to one, and their clock.
 
-Owns the making of a prefix store: its file, and the mark that fits, so that it opens as its own original. Refuses to
-change a record. Invariant: a copy holds exactly what one commit made durable; a replanted store holds exactly a prefix
-of one run's records, with the index that ``appends`` derives from them.
+Owns the making of a prefix store: its file, and the mark that fits, so that it opens as its own original; and the time
+that passes in a world. Refuses to change a record, and to sleep for a clock. Invariant: a copy holds exactly what one
+commit made durable; a replanted store holds exactly a prefix of one run's records, with the index that ``appends``
+derives from them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import apsw
 import msgspec
+import trio
 
-from agentplane.core.records import RunAdmitted
-from agentplane.journal import appends, lists, schema
+from agentplane.core.history import History
+from agentplane.core.records import (
+    EffectDone,
+    EffectFailed,
+    RunAdmitted,
+    RunCancelled,
+    RunSuspended,
+)
+from agentplane.engine import clockwatch, waits
+from agentplane.journal import appends, lists, schema, timers
 from agentplane.journal.appends import Head, Linked
 from agentplane.journal.lists import Stored
 from agentplane.journal.mark import Mark, write_mark
@@ -26,6 +38,34 @@ class Kept(msgspec.Struct, frozen=True):
 
     row: lists.RunRow
     stored: list[Stored]
+
+
+class Moved:
+    """The clock of one world: it shows ``at_ms`` (ms UTC) when it is made, goes with the loop's, and moves on when it
+    is told to. Wall time and time since boot are one, so that no moment of it is a clock that lies."""
+
+    def __init__(self, at_ms: int) -> None:
+        self._at_ms = at_ms
+        # The clock itself: the writer asks from its own thread.
+        self._loop = trio.lowlevel.current_clock()
+        self._began_s = self._loop.current_time()
+
+    def now_ms(self) -> int:
+        return self._at_ms + round((self._loop.current_time() - self._began_s) * 1000)
+
+    def move_to(self, instant_ms: int) -> None:
+        """Let time pass until ``instant_ms``; an instant that has passed changes nothing."""
+        self._at_ms += max(0, instant_ms - self.now_ms())
+
+    @contextmanager
+    def since_boot(self) -> Iterator[None]:
+        """Within it, time since boot is this clock's."""
+        kept = clockwatch.boot_ms
+        vars(clockwatch)["boot_ms"] = self.now_ms
+        try:
+            yield
+        finally:
+            vars(clockwatch)["boot_ms"] = kept
 
 
 def copy_store(source: Path, target: Path) -> None:
@@ -67,6 +107,15 @@ def kept_runs(store: Path, tenant: str = "default") -> dict[str, Kept]:
         connection.close()
 
 
+def armed(store: Path, run: str, tenant: str = "default") -> list[timers.Timer]:
+    """The run's timers, the earliest first."""
+    connection = connect(store, read_only=True)
+    try:
+        return timers.of_run(Tx(connection, tenant, 0), run)
+    finally:
+        connection.close()
+
+
 def leased(store: Path, run: str) -> bool:
     """Whether the run's lease still names an owner."""
     connection = connect(store, read_only=True)
@@ -97,12 +146,35 @@ def replant(store: Path, stored: list[Stored], *, now_ms: int, incarnation: str 
             "INSERT INTO lease (tenant, run, owner, opening, epoch, expires_ms) VALUES (?, ?, 'gone', 'gone', 1, 1)",
             tx.tenant, first.run,
         )  # fmt: skip
-        head = Head()
+        head, history = Head(), History(first.run)
         for item in stored:
             epoch = item.record.epoch
             tx.run("UPDATE lease SET epoch = ? WHERE tenant = ? AND run = ?", epoch, tx.tenant, first.run)
+            _beside(tx, item)
             head = appends.append(tx, first.run, epoch, head, (Linked(item.record, item.body, item.hash),))
+            history.add(item.record)
+            _behind(tx, history, item)
         connection.execute("COMMIT")
     finally:
         connection.close()
     fit_mark(store)
+
+
+def _beside(tx: Tx, item: Stored) -> None:
+    """What the unit of a record wrote before it: the request that it heard, the timer of the wait that it ends, and the
+    mark of a run that was woken."""
+    record = item.record
+    if isinstance(record, RunCancelled):
+        by = record.cancelled_by
+        appends.request_cancel(tx, record.run, by.actor, by.basis.value, by.uid, record.reason)
+    if isinstance(record, EffectDone | EffectFailed) and record.effect_key is not None:
+        timers.disarm(tx, record.run, bytes.fromhex(record.effect_key))
+    if lists.get_run(tx, record.run).status == "suspended":
+        appends.resumed(tx, record.run)
+
+
+def _behind(tx: Tx, history: History, item: Stored) -> None:
+    """What the unit of a record wrote behind it: the timers of a run that suspends."""
+    if isinstance(item.record, RunSuspended):
+        for series in history.waiting():
+            timers.arm(tx, item.record.run, bytes.fromhex(series.last.started.effect_key or ""), waits.due_ms(series))

@@ -117,7 +117,8 @@ def blocking(cx, request: dict):
 
 @skill("desk.busy")
 async def busy(cx, request: dict):
-    await cx.do(quick(order=request["order"]))
+    await cx.do(gated(order=request["order"]))
+    await cx.do(quick(order="now busy"))
     while True:
         pass
 '''

@@ -220,8 +220,9 @@ def test_a_second_signal_when_nothing_is_in_flight_is_no_loss(plane: Plane) -> N
 def test_a_loop_that_is_stuck_hears_the_second_signal(plane: Plane) -> None:
     """A skill in a busy loop keeps the plane from anything else: the second signal is acted on by itself."""
     plane.start("--drain-secs", "600")
-    begun(plane, "desk.busy", "quick A")
-    time.sleep(0.3)
+    begun(plane, "desk.busy", "gated A")
+    open_gate(plane)
+    plane.until(lambda: "quick now busy" in book(plane))
     assert plane.child is not None
     plane.child.send_signal(signal.SIGTERM)
     plane.child.send_signal(signal.SIGINT)
@@ -234,8 +235,9 @@ def test_a_loop_that_is_stuck_hears_the_second_signal(plane: Plane) -> None:
 def test_a_loop_that_is_stuck_ends_with_its_grace(plane: Plane) -> None:
     """The first signal alone is enough in the end: no supervisor has to kill what does not answer any more."""
     plane.start("--drain-secs", "0.5")
-    begun(plane, "desk.busy", "quick A")
-    time.sleep(0.3)
+    begun(plane, "desk.busy", "gated A")
+    open_gate(plane)
+    plane.until(lambda: "quick now busy" in book(plane))
     assert plane.child is not None
     plane.child.send_signal(signal.SIGTERM)
     assert leaves(plane, 20) == 5

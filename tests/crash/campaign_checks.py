@@ -11,11 +11,12 @@ from collections import Counter
 import msgspec
 
 from agentplane.core.errors import EXIT_OPERATIONAL, AgentplaneError, JournalCorrupt
+from agentplane.core.history import read_all
 from agentplane.core.records import EffectStarted
 from agentplane.engine.plane import Plane
 from agentplane.journal import lists, schema
 from agentplane.journal.tx import Tx, text
-from agentplane.testkit.prefixes import _at_rest, _never_again, _of_the_provider
+from agentplane.testkit.prefix_rules import Seen, at_rest_rules, never_again_rules, outcome_rules, provider_rules
 from agentplane.testkit.worlds import Kept
 from crash.campaign_workloads import Acked, Session, all_records, to_rest
 
@@ -88,11 +89,18 @@ def _rested(plane: Plane, before: dict[str, Kept], session: Session) -> list[Fin
     after = read(_kept)
     for run, kept in before.items():
         leased = read(lambda tx, run=run: tx.one("SELECT 1 FROM lease WHERE run = ? AND owner IS NOT NULL", run))
-        rules = _at_rest(kept, after[run], leased is not None) + _never_again(kept, after[run], session.acted)
+        history = read_all(run, (item.record for item in after[run].stored))
+        seen = Seen(
+            before=kept, after=after[run], acted=session.acted, leased=leased is not None, timers=[], declared={}
+        )
+        looked: Counter[str] = Counter()
+        rules = [
+            *at_rest_rules(seen), *outcome_rules(after[run], looked), *never_again_rules(seen, history, looked),
+        ]  # fmt: skip
         if after[run].row.status != "succeeded":
             rules.append(f"the run ended {after[run].row.status} ({after[run].row.reason})")
         found += [Finding("rest", f"{run}: {rule}") for rule in rules]
-        found += [Finding("duplicate", rule) for rule in _of_the_provider(session.provider, after[run])]
+        found += [Finding("duplicate", rule) for rule in provider_rules(session.provider, history, looked)]
     deeds = Counter(landing.body["order"] for landing in session.provider.book)
     found += [Finding("duplicate", f"{order} landed {times} times") for order, times in deeds.items() if times > 1]
     return found + read(lambda tx: _level(tx, session.workload.level))

@@ -13,13 +13,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import apsw
 import msgspec
 
 from agentplane.appliance import settings
-from agentplane.core import bounds, canonical, errors, ids, instants, records
+from agentplane.authoring.sql import SqlDescription
+from agentplane.core import bounds, budget, canonical, codec, contract, errors, ids, instants, plan
 from agentplane.core.errors import InvalidInput, InvalidRequest, Settings, UnreadableRecord
 from agentplane.core.history import read_all
-from agentplane.journal import lock, mark
+from agentplane.journal import application, atomic, lock, mark
+from agentplane.journal.tx import Tx
 from agentplane.surface import access, paging, requests
 
 VECTORS = Path(__file__).parent.parent / "vectors"
@@ -60,19 +63,19 @@ def _canonical_only(raw: bytes) -> object:
 
 
 def _record(raw: bytes) -> object:
-    record = records.decode_body(raw)
+    record = codec.decode_body(raw)
     try:
-        written = records.encode_body(record)
+        written = codec.encode_body(record)
     except (canonical.CanonicalError, errors.PayloadTooLarge):
         return record  # what another build wrote may be read without being something that this one writes
     # The bytes stay. The value need not: a double beyond 2^53 is written as the digits of an integer, and read as one.
-    assert records.encode_body(records.decode_body(written)) == written
+    assert codec.encode_body(codec.decode_body(written)) == written
     return record
 
 
 def _history(raw: bytes) -> object:
     """Records as a history, one a line: an impossible one is a damaged journal and nothing else."""
-    read = [records.decode_body(line) for line in raw.splitlines()[:64]]
+    read = [codec.decode_body(line) for line in raw.splitlines()[:64]]
     return read_all(read[0].run if read else "", read)
 
 
@@ -114,6 +117,56 @@ def _query(wanted: type) -> Callable[[bytes], object]:
     return parse
 
 
+def _plan(raw: bytes) -> object:
+    """A plan that is handed in, with every fault that it has."""
+    data = canonical.decode(raw, max_bytes=bounds.BODY_BYTES_MAX, max_depth=bounds.JSON_DEPTH_MAX)
+    made = plan.from_data(data)
+    found = contract.faults(made, {"a.b": frozenset({"order"}), "a.c": None})
+    assert all(str(one) and "\n" not in str(one) for one in found)
+    assert found or plan.terminal(made) in {node.id for node in made.nodes}
+    return made
+
+
+def _budget(raw: bytes) -> object:
+    """Ceilings of a request, narrowed by what is declared."""
+    data = canonical.decode(raw, max_bytes=bounds.BODY_BYTES_MAX, max_depth=bounds.JSON_DEPTH_MAX)
+    return budget.narrow(budget.Budget(max_effects=200), budget.from_data(data)).to_data()
+
+
+def _application() -> apsw.Connection:
+    """A store's connection as a member meets it: a table of the journal's, and one of the application's."""
+    connection = apsw.Connection(":memory:")
+    connection.execute("CREATE TABLE record (run TEXT, body BLOB)")
+    connection.execute("CREATE TABLE app_entries (id TEXT PRIMARY KEY, amount INTEGER) STRICT")
+    return connection
+
+
+def _member(raw: bytes) -> object:
+    """SQL that a skill names as a member: compiled, and not run."""
+    connection = _application()
+    try:
+        atomic.check(SqlDescription(raw.decode("utf-8", "surrogateescape"), (), 1), Tx(connection, "default", 0))
+        return raw
+    finally:
+        connection.close()
+
+
+def _script(raw: bytes) -> object:
+    """A migration, in the transaction that it has; whatever it says, the journal's table is what it was."""
+    connection = _application()
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        done = application.migrate_app(Tx(connection, "default", 0), raw.decode("utf-8", "surrogateescape"), 500)
+        connection.execute("COMMIT")
+        return done
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        kept = list(connection.execute("SELECT sql FROM sqlite_master WHERE name = 'record'"))
+        connection.close()
+        assert kept == [("CREATE TABLE record (run TEXT, body BLOB)",)]
+
+
 def _text(read: Callable[[str], object]) -> Callable[[bytes], object]:
     return lambda raw: read(raw.decode("utf-8", "surrogateescape"))
 
@@ -140,6 +193,20 @@ NOTE = json.dumps(
 TOKENS = json.dumps(
     {"tokens": [{"id": "tok_1", "actor": "anna", "sha256": "0" * 64, "roles": ["reader"], "created_ms": 1}]}
 ).encode()
+PLAN = json.dumps({
+    "version": 1,
+    "nodes": [
+        {"id": 0, "name": "first", "capability": "a.b", "args": {"order": {"input": ["order"]}}},
+        {"id": 1, "name": "next", "capability": "a.c", "after": [0], "terminal": True, "verifies": 0,
+         "args": {"price": {"node": 0, "path": ["price", 1]}, "limit": {"constant": 5}}},
+    ],
+}).encode()  # fmt: skip
+SCRIPT = b"""-- a ledger; of its own
+CREATE TABLE app_ledger (id TEXT PRIMARY KEY, amount INTEGER NOT NULL DEFAULT 0) STRICT;
+CREATE INDEX app_by_amount ON app_ledger (amount);
+CREATE TRIGGER app_no BEFORE DELETE ON app_ledger BEGIN SELECT raise(ABORT, 'a; b'); END;
+INSERT INTO app_ledger VALUES ('x;"y"', 3);
+"""
 NOT_DATA: tuple[type[Exception], ...] = (canonical.CanonicalError,)
 REFUSED: tuple[type[Exception], ...] = (InvalidRequest, InvalidInput, *NOT_DATA)
 
@@ -153,6 +220,12 @@ def _targets() -> tuple[Target, ...]:
         ("record", _record, (UnreadableRecord,), stored, bounds.RECORD_BYTES_MAX),
         ("history", _history, (UnreadableRecord, errors.JournalCorrupt, instants.InstantError),
          (b"\n".join(stored[:2]), stored[0]), bounds.RECORD_BYTES_MAX),
+        ("plan", _plan, (msgspec.ValidationError, *NOT_DATA), (PLAN,), body),
+        ("budget", _budget, (errors.BudgetFault, *NOT_DATA), (b'{"max_effects":20,"max_tokens":5}', b"{}"), body),
+        ("member-sql", _member, REFUSED,
+         (b"INSERT INTO app_entries VALUES ('a', 1)", b"UPDATE app_entries SET amount = 1 WHERE id = 'x'"),
+         bounds.ATOMIC_SQL_BYTES_MAX),
+        ("app-sql", _script, (errors.AtomicRefused, *REFUSED), (SCRIPT,), bounds.APP_SQL_BYTES_MAX),
         ("lock-note", _file("note", lock.read_note), (), (NOTE,), lock.NOTE_BYTES_MAX),
         ("mark", _file("plane.db.mark", lambda path: mark.read_mark(path.with_suffix(""))), (),
          (b'{"incarnation":"i","commits":3,"inode":4}',), 4096),

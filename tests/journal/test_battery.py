@@ -13,13 +13,19 @@ from typing import Any
 
 import pytest
 
-from agentplane.journal import appends, leases, lists
+from agentplane.journal import appends, derive, leases, lists, timers
 from agentplane.journal.tx import Tx
 from agentplane.testkit.battery import Report, run_battery
 from agentplane.testkit.ledger import Probe, StoreHandle
 from journal.stores import NOW, PlainStore
 
-ROOMS: dict[str, ModuleType] = {"appends": appends, "leases": leases, "lists": lists}
+ROOMS: dict[str, ModuleType] = {
+    "appends": appends,
+    "derive": derive,
+    "leases": leases,
+    "lists": lists,
+    "timers": timers,
+}
 BREAKS: list[dict[str, Any]] = tomllib.loads(Path(__file__).with_name("battery_breaks.toml").read_text("utf-8"))[
     "break"
 ]
@@ -67,9 +73,9 @@ def planted(function: str, change: Callable[[str], str], monkeypatch: pytest.Mon
     code = compile("from __future__ import annotations\n" + change(source), "planted", "exec")
     exec(code, vars(room), made)  # noqa: S102 (our own source)
     monkeypatch.setattr(room, name, made[name])
-    for kind, derive in list(appends.DERIVE.items()):
-        if derive is old:
-            monkeypatch.setitem(appends.DERIVE, kind, made[name])  # type: ignore[arg-type]
+    for kind, implied in list(derive.DERIVE.items()):
+        if implied is old:
+            monkeypatch.setitem(derive.DERIVE, kind, made[name])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("broken", BREAKS, ids=[f"{i}-{b['check']}" for i, b in enumerate(BREAKS)])

@@ -36,7 +36,7 @@ class Desk:
 
     def __init__(self, path: Path, **members: Any) -> None:
         self.path = path
-        self.store = opened(path)
+        self.store = opened(path, vfs=members.pop("vfs", None))
         self.points: list[str] = []
         self.poison: list[AgentplaneError] = []
         self.connection: apsw.Connection | None = None

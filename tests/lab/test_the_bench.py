@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from agentplane.cli.main import command
-from agentplane.lab.bench import loads
+from agentplane.lab.bench import loads, undoing
 from agentplane.lab.bench.rows import NAMES, row, table
 
 
@@ -39,9 +39,19 @@ async def test_every_figure_of_one_process_is_measured(tmp_path: Path) -> None:
     names = [one.name for one in rows]
     assert len(names) == len(set(names)) and set(NAMES) - set(names) == {
         "resume_10k_s", "resume_10k_rss_mb", "recovery_1000_s",
+        "plan_step_us", "plan_over_gather", "plan_contract_10k_s", "resume_undo_s", "commits_per_atomic",
     }  # fmt: skip
     assert all(one.value >= 0 for one in rows) and "the disk" in said
     assert next(one for one in rows if one.name == "syncs_per_operator_effect").floor == 2.0
+
+
+async def test_every_figure_of_undo_is_measured(tmp_path: Path) -> None:
+    """A very small look: each row once, and an atomic transaction is one commit."""
+    rows = {one.name: one.value for one in await undoing.all_of(tmp_path, 0.01, lambda _: None)}
+    assert rows.keys() == {
+        "plan_step_us", "plan_over_gather", "plan_contract_10k_s", "resume_undo_s", "commits_per_atomic",
+    }  # fmt: skip
+    assert rows["commits_per_atomic"] <= 2.0 and rows["resume_undo_s"] > 0
 
 
 def test_a_directory_that_is_not_there_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from agentplane.lab.sabotage import SABOTAGES
+from agentplane.lab.sabotage import REFUNDS, SABOTAGES, workload_of
 
 pytestmark = pytest.mark.heavy
 
@@ -41,7 +41,7 @@ def test_thirty_tickets_survive_every_window() -> None:
     assert isinstance(control, dict) and control["refunds_twice"] is True and len(control["references"]) == 2
 
 
-@pytest.mark.parametrize("name", SABOTAGES)
+@pytest.mark.parametrize("name", [name for name in SABOTAGES if workload_of(name) == REFUNDS])
 def test_a_sabotaged_source_fails_naming_the_order(name: str) -> None:
     """FAIL, status 1, and a sentence that names what was paid or sent twice, or lost."""
     status, said, reasons = demo("--sabotage", name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from agentplane.authoring import raising
 from agentplane.core import errors
 from agentplane.core.errors import AgentplaneError, InvariantViolation, Refusal, ensure, every_error, violated
 
@@ -41,7 +42,8 @@ def test_every_class_of_the_module_is_in_the_table() -> None:
         (errors.DuplicateAdmission, 1, 409), (errors.LeaseHeld, 4, 409), (errors.Draining, 4, 503),
         (errors.DiskLow, 4, 507), (errors.TooManyRuns, 4, 429), (errors.UndecidedEffect, 1, 409),
         (errors.StoreLocked, 4, 503), (errors.NotServing, 4, 503), (errors.Undecodable, 6, 500),
-        (errors.Diverged, 1, 409),
+        (errors.Diverged, 1, 409), (errors.PlanRefused, 2, 422), (errors.BudgetFault, 2, 422),
+        (errors.AtomicRefused, 1, 409),
     ],
 )  # fmt: skip
 def test_the_statuses_that_others_lean_on(cls: type[AgentplaneError], exit_status: int, http: int) -> None:
@@ -61,8 +63,32 @@ def test_what_a_unit_decides_is_a_refusal_and_what_breaks_is_not() -> None:
     """W3 rests on the difference: a refusal rolls its unit back, and its batch goes on."""
     refusals = {cls.__name__ for cls in EVERY if issubclass(cls, Refusal)}
     decided = {"Fenced", "HeadMoved", "LeaseHeld", "LeaseNotHeld", "DuplicateEffect", "DuplicateAdmission"}
-    assert decided | {"RunSealed", "OpenEffects", "DiskLow", "NotFound"} <= refusals
-    assert not {"InvariantViolation", "StoreFailed", "JournalCorrupt", "StoreBusy"} & refusals
+    assert decided | {"RunSealed", "OpenEffects", "DiskLow", "NotFound", "WaitDue", "AtomicRefused"} <= refusals
+    assert (
+        not {"PlanRefused", "BudgetFault", "InvariantViolation", "StoreFailed", "JournalCorrupt", "StoreBusy"}
+        & refusals
+    )
+
+
+def test_a_refused_plan_tells_every_fault() -> None:
+    """The sentence is one; the list travels beside it."""
+    told = errors.PlanRefused("The plan cannot run: a.", faults=["a", "b"]).to_wire()
+    assert (told["code"], told["faults"]) == ("plan_refused", ["a", "b"])
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        raising.GroupAborted("order", "the_sum_is_zero"), raising.GroupForgotten("order"),
+        raising.OutsideGroup("order", "mail.send"), raising.OutsideFootprint("order", "stock", ["ledger"]),
+    ],
+    ids=lambda error: type(error).__name__,
+)  # fmt: skip
+def test_what_is_raised_about_a_group_names_it_and_has_a_row_of_its_own(error: AgentplaneError) -> None:
+    """One sentence, with a code that no other error has."""
+    assert "order" in str(error) and str(error).endswith(".") and "\n" not in str(error)
+    assert "row" in vars(type(error)) and error.row.next.endswith(".")
+    assert error.row.code not in {cls.row.code for cls in EVERY}
 
 
 def test_an_invariant_is_held_without_assert() -> None:

@@ -1,4 +1,4 @@
-"""The lives of runs, steps and effects: every pair of state and event is legal or refused."""
+"""The lives of runs, steps, effects and groups: every pair of state and event is legal or refused."""
 
 from __future__ import annotations
 
@@ -54,6 +54,49 @@ def test_no_effect_leaves_done_and_doubt_leaves_only_by_an_answer() -> None:
     out_of_doubt = {event for (before, event), after in effect.items() if before == "in doubt" and after != "in doubt"}
     assert out_of_doubt == {"EffectReconciled landed", "EffectReconciled did_not_happen", "EffectStarted"}
     assert not [pair for pair, after in effect.items() if pair[0] == "landed" and after != "done"]
+
+
+def unwinding(state: str) -> bool:
+    return state.startswith("unwinding")
+
+
+def test_a_run_that_unwinds_never_goes_forward_again() -> None:
+    """It is suspended, parked or orphaned as what it is, and ends failed, cancelled or quarantined."""
+    run = lifecycle.RUN
+    ends = {after for (before, _), after in run.items() if unwinding(before) and not unwinding(after)}
+    assert ends == {"failed", "cancelled", "quarantined"}
+    for event in ("suspend", "park", "crash"):
+        left = lifecycle.step(run, "unwinding", event)
+        assert {after for (before, _), after in run.items() if before == left} == {"unwinding"}
+
+
+def test_only_a_running_run_begins_to_unwind() -> None:
+    """One that waits, is exhausted or is in quarantine is never unwound where it stands; one that was unwinding when it
+    was quarantined goes on doing so."""
+    begun = {pair for pair, after in lifecycle.RUN.items() if after == "unwinding" and not unwinding(pair[0])}
+    assert begun == {("running", "UnwindBegan"), ("quarantined", "reopen unwinding")}
+
+
+def test_exhaustion_is_a_pause_that_three_things_end() -> None:
+    """A ceiling is raised, the run is replayed, or it is cancelled; its mutations stand till then."""
+    left = {event for before, event in lifecycle.RUN if before == "exhausted"}
+    assert left == {"raise", "replay", "cancel"}
+
+
+def test_what_an_unwind_has_dealt_with_stays_dealt_with() -> None:
+    """No row leaves a compensated or kept step, and none that is still running is either."""
+    step = lifecycle.STEP
+    assert not [pair for pair in step if pair[0] in ("compensated", "kept")]
+    unwound = {before for before, event in step if event in ("StepCompensated", "StepKept")}
+    assert unwound == {"succeeded", "interrupted", "failed", "replanned"}
+
+
+def test_a_group_leaves_quarantine_by_a_last_word_and_nothing_else() -> None:
+    """Committed and aborted are final; a group that nobody can account for is settled once more when somebody can."""
+    group = lifecycle.GROUP
+    final = set(lifecycle.states(group)) - {before for before, _ in group}
+    assert final == {"committed", "aborted"}
+    assert {after for (before, _), after in group.items() if before == "quarantined"} == final
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -32,9 +32,9 @@ def docstrings(path: str) -> dict[str, str]:
     return {function.name: ast.get_docstring(function) or "" for function in functions}
 
 
-def test_there_are_the_five() -> None:
-    """Effect protocol, retry safety, fencing, drain and restore, each with a configuration that names invariants."""
-    assert SPECS == ["Drain", "EffectProtocol", "Fencing", "RestoreHeld", "RetrySafety"]
+def test_there_are_the_seven() -> None:
+    """Protocol, retries, fencing, drain, restore, saga and group, each with a configuration that names invariants."""
+    assert SPECS == ["Drain", "EffectGroup", "EffectProtocol", "Fencing", "RestoreHeld", "RetrySafety", "Saga"]
     assert all(tlc.invariants(spec) for spec in SPECS)
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from agentplane.core.dispositions import Disposition
+from agentplane.core.history import WAITS
 from agentplane.core.records import EffectDone, EffectFailed, EffectReconciled, EffectStarted, Record, RunConcluded
 from agentplane.core.recovery import Mode
 from spec import tlc
@@ -104,7 +105,7 @@ def translate(seen: Sequence[tuple[str, dict[str, Any]]], records: Sequence[Reco
     spots: dict[tuple[Any, ...], str] = {}
     most, kinds = 1, {}
     for record in records:
-        if not isinstance(record, EffectStarted) or record.local:
+        if not isinstance(record, EffectStarted) or record.local or _inside(record):
             continue
         spot = (record.step, record.phase, record.ordinal)
         place = spots.setdefault(spot, f"p{len(spots) + 1}")
@@ -120,6 +121,11 @@ def translate(seen: Sequence[tuple[str, dict[str, Any]]], records: Sequence[Reco
     events += [{"ev": "concluded", "d": d} for d in concluded]
     events += [{"ev": "book", "p": place, "n": booked.get(kind, 0)} for place, kind in kinds.items()]
     return Trace(events=events, found=found, modes=modes, most=most)
+
+
+def _inside(started: EffectStarted) -> bool:
+    """A wait, and a member of the journal's own transaction: neither is an act upon the world."""
+    return started.descriptor.kind in WAITS or started.role == "atomic"
 
 
 def _mode(started: EffectStarted) -> str:

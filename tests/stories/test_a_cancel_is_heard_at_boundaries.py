@@ -1,4 +1,4 @@
-"""P15: a cancel is heard before an announcement, first asker first, and never over work that stands."""
+"""P15: a cancel is heard before an announcement, first asker first, and what stands by then is taken back."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from agentplane.core.records import Actor, Basis, EffectReconciled, EffectStarte
 from agentplane.engine.admission import Wanted
 from agentplane.journal import lists
 from agentplane.testkit import FakeProvider
-from stories.scenes import ME, Points, inline, kinds, of_kind, one_call, opened, paying, until
+from stories.scenes import ME, Points, history, inline, kinds, of_kind, one_call, opened, paying, until
 
 OTHER = Actor(actor="nils", basis=Basis.ASSERTED)
 
@@ -48,24 +48,43 @@ async def test_a_run_stops_at_its_next_effect_boundary(autojump_clock: MockClock
         assert row.log_index is not None
 
 
-async def test_a_cancel_is_refused_over_landed_work(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """Until undo exists, what was paid is not left standing under a run that says it was cancelled."""
+def taking_back(provider: FakeProvider, body: Any) -> Any:
+    """The skill, with a compensation of one call."""
+    back = paying(provider, "pay.back")
+
+    @body.compensate
+    async def undo(cx: Any, request: dict, output: Any) -> Any:  # type: ignore[type-arg]
+        return await cx.do(back())
+
+    return body
+
+
+@pytest.mark.parametrize("declared", [True, False])
+async def test_a_cancel_over_landed_work_is_recorded_and_heard_at_the_next_effect(
+    autojump_clock: MockClock, tmp_path: Path, declared: bool
+) -> None:
+    """P15: What landed is taken back; a step that declares nothing about it has its run quarantined, by name."""
     provider = FakeProvider()
     provider.tell("late", "hang")
-    pay, late = paying(provider), paying(provider, "pay.late")
+    pay, late, never = paying(provider), paying(provider, "pay.late"), paying(provider, "pay.never")
 
     @skill("story.run")
     async def body(cx: Any, request: dict) -> Any:  # type: ignore[type-arg]
-        return [await cx.do(pay()), await cx.do(late())]
+        return [await cx.do(pay()), await cx.do(late()), await cx.do(never())]
 
-    async with opened(tmp_path, body) as plane:
+    async with opened(tmp_path, taking_back(provider, body) if declared else body) as plane:
         admission = await plane.start(Wanted(capability="story.run", input={}))
         await until(lambda: len(provider.asked) == 2)
-        with pytest.raises(NotApplicable, match="landed"):
-            await plane.cancel(admission.run, ME, "too late")
+        assert (await plane.cancel(admission.run, ME, "too late")).recorded
         provider.release()
         await plane.runs.wait_idle()
-        assert (await plane.outcome(admission.run)).status == "succeeded"
+        outcome = await plane.outcome(admission.run)
+        assert [row.name for row in provider.book] == ["refund", "late", *(["back"] if declared else [])]
+        if declared:
+            assert outcome.status == "cancelled" and not history(plane, admission.run).standing()
+        else:
+            assert (outcome.status, outcome.code) == ("quarantined", "undeclared")
+            assert "step 0 (story.run)" in str(outcome.reason)
 
 
 async def test_a_cancel_ends_a_wait_between_attempts(autojump_clock: MockClock, tmp_path: Path) -> None:
@@ -105,8 +124,8 @@ async def test_a_cancel_that_may_not_be_heeded_does_not_shorten_a_wait(
 async def test_a_cancel_heard_beside_an_announcement_in_the_writer_does_not_stand_over_it(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
-    """Of two members one hears the cancel while the other's announcement is being written: that one lands, and the run
-    ends as its work did."""
+    """Of two members one hears the cancel while the other's announcement is being written: that one lands, and is taken
+    back like whatever landed."""
     provider = FakeProvider()
     provider.tell("first", "did_not_happen")
     first = paying(provider, "pay.first", retry=RetryPolicy(base_ms=2_000))
@@ -117,7 +136,7 @@ async def test_a_cancel_heard_beside_an_announcement_in_the_writer_does_not_stan
     async def together(cx: Any, request: dict) -> Any:  # type: ignore[type-arg]
         return await cx.gather(first(), second())
 
-    async with opened(tmp_path, together, observe=points) as plane:
+    async with opened(tmp_path, taking_back(provider, together), observe=points) as plane:
         held: list[str] = []
         queue = inline(plane).submit
 
@@ -135,16 +154,16 @@ async def test_a_cancel_heard_beside_an_announcement_in_the_writer_does_not_stan
         inline(plane).let_go()
         await plane.runs.wait_idle()
         outcome = await plane.outcome(admission.run)
-        landed = {row.name for row in provider.book}
-        assert outcome.status == ("cancelled" if not landed else "succeeded")
-        assert landed in (set(), {"first", "second"})
+        landed = [row.name for row in provider.book]
+        assert outcome.status == "cancelled" and not history(plane, admission.run).standing()
+        assert landed in ([], ["second", "back"])
 
 
 async def test_a_cancel_that_one_member_heard_does_not_stand_over_what_another_did(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
     """P15: one member hears it between its attempts while the writer holds the announcement of another; that one lands,
-    so the run goes on to the end of its work."""
+    and the run does not end before it is taken back."""
     provider = FakeProvider()
     provider.tell("first", "did_not_happen")
     provider.tell("second", "did_not_happen")
@@ -156,7 +175,7 @@ async def test_a_cancel_that_one_member_heard_does_not_stand_over_what_another_d
     async def together(cx: Any, request: dict) -> Any:  # type: ignore[type-arg]
         return await cx.gather(first(), second())
 
-    async with opened(tmp_path, together, observe=points) as plane:
+    async with opened(tmp_path, taking_back(provider, together), observe=points) as plane:
         points.at["effect.announcing"] = lambda: (
             inline(plane).hold() if points.count("effect.announcing") == 3 else None
         )
@@ -172,8 +191,8 @@ async def test_a_cancel_that_one_member_heard_does_not_stand_over_what_another_d
         await wait_all_tasks_blocked()
         inline(plane).let_go()
         await plane.runs.wait_idle()
-        assert (await plane.outcome(run)).status == "succeeded"
-        assert [row.name for row in provider.book] == ["second", "first"]
+        assert (await plane.outcome(run)).status == "cancelled" and not history(plane, run).standing()
+        assert [row.name for row in provider.book] == ["second", "back"]
 
 
 async def test_a_failed_run_is_cancelled_at_once(autojump_clock: MockClock, tmp_path: Path) -> None:

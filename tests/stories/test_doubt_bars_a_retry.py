@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from trio.testing import MockClock
 
-from agentplane import Recovery
+from agentplane import Recovery, RetryPolicy
 from agentplane.core.errors import AgentplaneError, UndecidedEffect
 from agentplane.core.records import EffectFailed, Fault, RetryGranted, RunConcluded, StepFinished
 from agentplane.engine.linking import link
@@ -45,3 +45,15 @@ async def test_a_failure_in_doubt_is_not_asked_again(autojump_clock: MockClock, 
             await plane.retry(run, ME, "try again")
         assert type(told.value) is UndecidedEffect
         assert not of_kind(plane, run, RetryGranted) and len(provider.asked) == 1
+
+
+async def test_a_failure_that_a_probe_settled_is_asked_again(autojump_clock: MockClock, tmp_path: Path) -> None:
+    """P9: the probe said that it did not happen, so that the series is a failure without doubt like any other."""
+    provider = FakeProvider()
+    provider.tell("refund", "in_doubt_before")
+    pay = paying(provider, recovery=Recovery.RECONCILE, probed=True, retry=RetryPolicy(max_attempts=1), settle_s=0)
+    async with opened(tmp_path, one_call(pay)) as plane:
+        outcome = await plane.run("story.run", {})
+        assert outcome.status == "failed", outcome
+        assert (await plane.retry(outcome.run, ME, "the bank answers again")).status == "succeeded"
+        assert len(of_kind(plane, outcome.run, RetryGranted)) == 1 and len(provider.book) == 1

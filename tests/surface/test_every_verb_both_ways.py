@@ -86,6 +86,13 @@ def spoken(plane: Plane, side: str) -> dict[str, Said]:
     said["run, paused"] = plane.run("desk.settle", {"order": "p"})
     said["release"] = plane.verb("release", "--paused")
     said["release, not held"] = plane.verb("release", "--all", "--yes")
+    script = plane.directory / f"{side}.sql"
+    script.write_text(f"CREATE TABLE app_{side} (a INTEGER) STRICT;\nINSERT INTO app_{side} VALUES (1), (2);\n")
+    said["app-sql"] = plane.verb("app-sql", str(script))
+    said["app-sql, again"] = plane.verb("app-sql", str(script))
+    script.write_text(f"DROP TABLE app_{side};\n\nDROP TABLE record;\n")
+    said["app-sql, journal"] = plane.verb("app-sql", str(script))
+    said["app-sql, no file"] = plane.verb("app-sql", str(script) + ".gone")
     for name, (verb, *rest) in NEEDS_SERVING.items():
         if side == "down" or name not in ("drain",):
             said[name] = plane.verb(verb, *(settled if one == "@settled" else one for one in rest))
@@ -152,6 +159,18 @@ def test_acts_with_the_plane_down_are_recorded_and_not_applied(both: dict[str, t
         )
 
 
+def test_a_migration_is_applied_both_ways_and_says_which_statement_was_refused(
+    both: dict[str, tuple[Said, Said]],
+) -> None:
+    """Up and down the tables are made, whole; what names the journal is refused by number and line."""
+    for said in both["app-sql"]:
+        assert said.body["applied"] is True and said.body["statements"] == 2 and len(said.body["digest"]) == 64
+    for again, journal in zip(both["app-sql, again"], both["app-sql, journal"], strict=True):
+        assert "Statement 1 (line 1)" in again.err and "already exists" in again.err
+        # The first statement of a script that was refused does not stand: it is refused at the same place again.
+        assert "Statement 2 (line 3)" in journal.err and "record" in journal.err
+
+
 def test_what_cannot_be_taken_back_needs_a_word(both: dict[str, tuple[Said, Said]]) -> None:
     """Without --yes, away from a terminal, nothing is done."""
     for said in both["reconcile, unasked"]:
@@ -187,6 +206,10 @@ def test_the_statuses_are_what_is_promised(both: dict[str, tuple[Said, Said]]) -
         "run, paused": 4,
         "release": 0,
         "release, not held": 1,
+        "app-sql": 0,
+        "app-sql, again": 1,
+        "app-sql, journal": 1,
+        "app-sql, no file": 2,
     }
     assert {name: both[name][0].status for name in wanted} == wanted
 

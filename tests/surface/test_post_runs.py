@@ -92,7 +92,6 @@ async def test_an_unknown_capability_is_404_with_those_that_exist(tmp_path: Path
             "$.correlate",
             "correlate",
         ),
-        ({"capability": "desk.settle", "input": {"order": "A"}, "budget": {"max_effects": 1}}, "$.budget", "budget"),
         ({"capability": "desk.settle", "input": {"order": "A"}, "budget": "all"}, "$.budget", "object"),
     ],
 )

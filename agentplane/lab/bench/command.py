@@ -20,6 +20,7 @@ from agentplane.core.errors import EXIT_YES, InvalidRequest
 from agentplane.lab.bench.lives import after_kills
 from agentplane.lab.bench.loads import in_process
 from agentplane.lab.bench.rows import table
+from agentplane.lab.bench.undoing import all_of
 
 QUICK: float = 0.2
 """How much of the whole a quick look takes."""
@@ -39,6 +40,7 @@ def bench(args: Namespace) -> int:
         directory = Path(made)
         disk = file_system(directory)
         rows = trio.run(in_process, directory, QUICK if args.quick else 1.0, told)
+        rows += trio.run(all_of, directory, QUICK if args.quick else 1.0, told)
         rows += after_kills(directory, told)
     if args.json:
         said = {"schema": "agentplane.bench/1", "version": __version__, "quick": args.quick, "file_system": disk}

@@ -31,6 +31,11 @@ NAMES: Final[dict[str, tuple[str, str]]] = {
     "resume_10k_s": ("s", "open after a kill and resume 10,000 effects of 256 B"),
     "resume_10k_rss_mb": ("MB", "resident memory of that process at its highest"),
     "recovery_1000_s": ("s", "open after a kill and conclude 1,000 abandoned runs"),
+    "plan_step_us": ("us", "a step of a ready set of 1,000, with one effect"),
+    "plan_over_gather": ("x", "that ready set against the same effects in one gather"),
+    "plan_contract_10k_s": ("s", "finding no fault in a plan of 10,000 steps"),
+    "resume_undo_s": ("s", "open and go on with a compensation that waited at step 500 of 1,000"),
+    "commits_per_atomic": ("", "commits a transaction of atomic members adds: its own, and that of what came before"),
 }
 """Name: unit, and what it is, in the order of the table."""
 

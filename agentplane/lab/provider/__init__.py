@@ -15,6 +15,10 @@ Starting it
 
 The API (JSON both ways)
     ``POST /refunds {order, amount_minor, currency}``, ``POST /reships {order}``, ``POST /notices {order}``
+        An order's other deeds alike, each ``{order}``: ``/reservations``, ``/authorisations``, ``/parcels``,
+        ``/invoices``, ``/shipments``, ``/receipts``; and what takes one back, ``{order, of}`` with the reference of
+        the deed: ``/releases``, ``/voids``, ``/returns``, ``/credits``, ``/retractions`` (of a notice); 422 where
+        there is no such deed.
         Header ``Idempotency-Key`` (1 to 255 characters) is required. 201 created; 200 and
         ``Idempotent-Replayed: true`` with the original body; a stored failure is replayed with its own status
         and the same header; 409 for the same key with another path or body; 400, 411, 413, 422 for what does
@@ -22,6 +26,8 @@ The API (JSON both ways)
     ``GET /refunds?key=`` and ``?order=`` (``/reships``, ``/notices`` alike)
         A list of the committed effects, oldest first, at most 200. A key is found even where keys are not
         honoured.
+    ``GET /deeds?order=``
+        Every effect of an order with its ``path``, oldest first; a reversal says whose it is in ``of``.
     ``GET /orders/X``
         ``{order, refunded_minor, refunds, reships, notices}``.
 
@@ -56,14 +62,15 @@ The book (SQLite in WAL mode; read it with ``audit.py``; times are microseconds 
     ``arrivals(id, at_us, path, order_id, key, fingerprint)``
         One row a mutating request, in a commit of its own.
     ``effects(id, ref, path, order_id, amount_minor, currency, key, fingerprint, arrival_id, at_us, replays,
-    remembered)``
+    remembered, undoes)``
         What really happened; ``at_us`` is taken inside the transaction that makes the row. A unique index on
         ``key`` where ``remembered = 1``.
     ``failures(id, key, fingerprint, status, body, at_us, replays, remembered)``
         Failures stored under a key, unique likewise.
     ``answers(id, arrival_id, at_us, verdict, status)``
         What was decided for an arrival, then what went wrong with its answer: ``created``, ``replayed``,
-        ``replayed_failure``, ``stored_failure``, ``refused_fingerprint``, ``invalid``, ``rate_limited``,
+        ``replayed_failure``, ``stored_failure``, ``refused_fingerprint``, ``unknown_deed``, ``invalid``,
+        ``rate_limited``,
         ``failed_before``, ``failed_after``, ``reset_before``, ``reset_after``, ``dropped_late``,
         ``accepted_late``.
     ``reads(id, at_us, path, order_id, key)``

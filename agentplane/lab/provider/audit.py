@@ -28,7 +28,7 @@ class Arrival(NamedTuple):
 
 class Effect(NamedTuple):
     """One effect that was committed; times in microseconds since 1970, ``arrived_us`` that of its own
-    request."""
+    request; ``undoes`` the reference that a reversal takes back."""
 
     ref: str
     path: str
@@ -40,6 +40,7 @@ class Effect(NamedTuple):
     arrived_us: int
     at_us: int
     replays: int
+    undoes: str | None = None
 
 
 class Answer(NamedTuple):
@@ -74,7 +75,7 @@ def effects(db: sqlite3.Connection, *, key: str | None = None, order: str | None
     """All committed effects, or those with a key or of an order, oldest first."""
     rows = db.execute(
         "SELECT e.ref, e.path, e.order_id, e.amount_minor, e.currency, e.key, e.arrival_id, a.at_us, e.at_us,"
-        " e.replays"
+        " e.replays, e.undoes"
         " FROM effects e JOIN arrivals a ON a.id = e.arrival_id"
         " WHERE (? IS NULL OR e.key = ?) AND (? IS NULL OR e.order_id = ?) ORDER BY e.id",
         (key, key, order, order),

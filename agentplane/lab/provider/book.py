@@ -18,7 +18,16 @@ from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from typing import Any
 
-PREFIX = {"/refunds": "rf", "/reships": "rs", "/notices": "nt"}
+PREFIX = {
+    "/refunds": "rf", "/reships": "rs", "/notices": "nt", "/reservations": "rv", "/authorisations": "au",
+    "/parcels": "pc", "/invoices": "iv", "/shipments": "sh", "/receipts": "rc", "/releases": "rl", "/voids": "vd",
+    "/returns": "rt", "/credits": "cn", "/retractions": "rx",
+}  # fmt: skip
+REVERSES = {
+    "/releases": "/reservations", "/voids": "/authorisations", "/returns": "/parcels", "/credits": "/invoices",
+    "/retractions": "/notices",
+}  # fmt: skip
+"""Which deeds take which back; a reversal names the deed that it is of."""
 LIST_MAX = 200
 
 SCHEMA = """
@@ -30,7 +39,7 @@ CREATE TABLE IF NOT EXISTS effects (
     id INTEGER PRIMARY KEY, ref TEXT NOT NULL UNIQUE, path TEXT NOT NULL, order_id TEXT NOT NULL,
     amount_minor INTEGER, currency TEXT, key TEXT NOT NULL, fingerprint TEXT NOT NULL,
     arrival_id INTEGER NOT NULL REFERENCES arrivals (id), at_us INTEGER NOT NULL,
-    replays INTEGER NOT NULL DEFAULT 0, remembered INTEGER NOT NULL CHECK (remembered IN (0, 1)));
+    replays INTEGER NOT NULL DEFAULT 0, remembered INTEGER NOT NULL CHECK (remembered IN (0, 1)), undoes TEXT);
 CREATE UNIQUE INDEX IF NOT EXISTS effects_one_a_key ON effects (key) WHERE remembered = 1;
 CREATE INDEX IF NOT EXISTS effects_by_key ON effects (key);
 CREATE INDEX IF NOT EXISTS effects_by_order ON effects (order_id);
@@ -54,7 +63,8 @@ def now_us() -> int:
 
 @dataclass(frozen=True)
 class Asked:
-    """One mutating request as the book needs it; ``amount_minor`` and ``currency`` only for refunds."""
+    """One mutating request as the book needs it; ``amount_minor`` and ``currency`` only for refunds, ``undoes`` (a
+    reference) only for reversals."""
 
     path: str
     key: str
@@ -62,6 +72,7 @@ class Asked:
     order: str
     amount_minor: int | None = None
     currency: str | None = None
+    undoes: str | None = None
 
 
 @dataclass(frozen=True)
@@ -122,6 +133,8 @@ class Book:
         with self._transaction() as db:
             settled = self._seen(db, asked) if honour else None
             if settled is None:
+                settled = _unknown(db, asked)
+            if settled is None:
                 make = self._fail if fail_with else self._create
                 settled = make(db, arrival, asked, honour, fail_with)
             self._log(db, arrival, settled.verdict, settled.status)
@@ -142,8 +155,8 @@ class Book:
 
     def _create(self, db: sqlite3.Connection, arrival: int, asked: Asked, honour: bool, _status: int) -> Settled:
         made = db.execute(
-            "INSERT INTO effects (ref, path, key, fingerprint, order_id, amount_minor, currency, arrival_id,"
-            " at_us, remembered) VALUES ('', ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO effects (ref, path, key, fingerprint, order_id, amount_minor, currency, undoes,"
+            " arrival_id, at_us, remembered) VALUES ('', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (*astuple(asked), arrival, now_us(), int(honour)),
         )
         ref = f"{PREFIX[asked.path]}_{made.lastrowid:06d}"
@@ -203,6 +216,16 @@ class Book:
             ).fetchall()
             return [effect_json(row) for row in rows]
 
+    def deeds(self, order: str) -> list[dict[str, Any]]:
+        """Every committed effect of an order with its path, oldest first, at most ``LIST_MAX``; the read is
+        logged."""
+        with self._transaction() as db:
+            db.execute(
+                "INSERT INTO reads (at_us, path, order_id, key) VALUES (?, ?, ?, NULL)", (now_us(), "/deeds", order)
+            )
+            rows = db.execute("SELECT * FROM effects WHERE order_id = ? ORDER BY id LIMIT ?", (order, LIST_MAX))
+            return [effect_json(row) | {"path": row["path"]} for row in rows.fetchall()]
+
     def order(self, order: str) -> dict[str, Any]:
         """What this provider did for one order; an order it never heard of has zeros. The read is logged."""
         with self._transaction() as db:
@@ -225,6 +248,17 @@ class Book:
         }
 
 
+def _unknown(db: sqlite3.Connection, asked: Asked) -> Settled | None:
+    """A reversal of what this provider never did for that order is refused, whatever its key."""
+    if asked.undoes is None:
+        return None
+    path = REVERSES[asked.path]
+    row = db.execute(
+        "SELECT 1 FROM effects WHERE ref = ? AND path = ? AND order_id = ?", (asked.undoes, path, asked.order)
+    ).fetchone()
+    return Settled("unknown_deed", 422, {"error": "there is no such deed to take back"}) if row is None else None
+
+
 def effect_json(row: sqlite3.Row) -> dict[str, Any]:
     """One effect as the API shows it: the same bytes when created, replayed and listed."""
     shown: dict[str, Any] = {
@@ -236,4 +270,6 @@ def effect_json(row: sqlite3.Row) -> dict[str, Any]:
     if row["amount_minor"] is not None:
         shown["amount_minor"] = row["amount_minor"]
         shown["currency"] = row["currency"]
+    if row["undoes"] is not None:
+        shown["of"] = row["undoes"]
     return shown

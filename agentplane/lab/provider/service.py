@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from agentplane.lab.provider.book import PREFIX, Asked, Book, Settled
+from agentplane.lab.provider.book import PREFIX, REVERSES, Asked, Book, Settled
 from agentplane.lab.provider.faults import Faults, Gates, RuleBook
 
 KEY_MAX = 255
@@ -88,6 +88,11 @@ def asked_from(path: str, key: str | None, raw: bytes) -> Asked:
     order = told.get("order")
     if not isinstance(order, str) or not 1 <= len(order) <= ORDER_MAX:
         raise Invalid(422, f"order must be a string of 1 to {ORDER_MAX} characters")
+    if path in REVERSES:
+        undoes = told.get("of")
+        if not isinstance(undoes, str) or not 1 <= len(undoes) <= ORDER_MAX:
+            raise Invalid(422, f"of must be a string of 1 to {ORDER_MAX} characters")
+        return Asked(path, key, fingerprint(path, raw), order, undoes=undoes)
     if path != "/refunds":
         return Asked(path, key, fingerprint(path, raw), order)
     amount, currency = told.get("amount_minor"), told.get("currency")
@@ -242,6 +247,8 @@ class Service:
             if not order or len(order) > ORDER_MAX:
                 return Reply(404, {"error": "no such order"})
             return Reply(200, self.book.order(order))
+        if at == "/deeds" and order and len(order) <= ORDER_MAX:
+            return Reply(200, self.book.deeds(order))
         if at not in PREFIX:
             return Reply(404, {"error": "no such path"})
         if key is None and order is None:
