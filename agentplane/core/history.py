@@ -301,7 +301,12 @@ class History:
         return [series for series in self.series.values() if series.waits]
 
     def open_groups(self) -> list[GroupSpot]:
-        return sorted(spot for spot, group in self.groups.items() if group.settled is None)
+        """Groups of which nobody has said yet that they are whole or taken back: a quarantine is no such word."""
+        return sorted(
+            spot
+            for spot, group in self.groups.items()
+            if group.settled is None or group.settled.outcome == "quarantined"
+        )
 
     def _counts(self, series: Series) -> bool:
         if series.spot.phase is not Phase.forward:

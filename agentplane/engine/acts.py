@@ -205,6 +205,11 @@ UNDOING: Final = frozenset({"compensation_failed", "group_quarantined"})
 """Quarantines in which something that undoes failed for certain, and may be asked again."""
 
 
+def _is_finished(history: History, series: Series) -> bool:
+    finished = history.finished.get(series.spot.step)
+    return series.spot.phase is Phase.forward and finished is not None and finished.outcome == "succeeded"
+
+
 def _may_be_asked(history: History, series: Series, undoing: bool) -> bool:
     """A group that was taken back is settled: no member of it is asked again."""
     index = series.first.group
@@ -232,6 +237,8 @@ def retry(run: str, actor: Actor, reason: str, who: Owner) -> Callable[[Tx], Lea
             series
             for series in history.series.values()
             if series.failure() is not None
+            # What a finished step swallowed is no frontier.
+            and not _is_finished(history, series)
             # What a probe said of it leaves it the failure that it was.
             and not any(_by_person(said) for said in series.last.said)
             and _may_be_asked(history, series, undoing)
@@ -283,7 +290,13 @@ def raise_ceilings(
     budgets.from_data(dict(ceilings))
 
     def unit(tx: Tx) -> Lease:
-        history, head = _load_only(tx, run, "exhausted", "given more room")
+        row, history, head = load(tx, run)
+        if row.status != "exhausted" and (row.status, row.code) != ("quarantined", "group_open"):
+            raise NotApplicable(
+                f"The run {run} is {row.status}; given more room is an exhausted run, or one whose group a ceiling "
+                "stopped past its frontier.",
+                status=row.status,
+            )
         budgets.raised(budget_of(history) or budgets.Budget(), ceilings)
         lease = leases.acquire(tx, run, who.owner, who.opening, who.ttl_ms, progress=True)
         _append(tx, lease, head, [
@@ -324,6 +337,7 @@ def cancel(run: str, actor: Actor, reason: str, who: Owner) -> Callable[[Tx], Ca
             or done
             or history.standing()
             or history.doubts()
+            or history.open_groups()
             or (waits.lost(history))
         ):
             return CancelAnswer(recorded=recorded, requested_by=first)

@@ -13,7 +13,7 @@ from agentplane.authoring.sql import SqlDescription
 from agentplane.core import canonical
 from agentplane.core.dispositions import Disposition
 from agentplane.core.effects import Phase, Place, effect_key, idempotency_key
-from agentplane.core.errors import AtomicRefused
+from agentplane.core.errors import AtomicRefused, DiskLow
 from agentplane.core.history import Spot
 from agentplane.core.records import Descriptor, EffectDone, EffectFailed, EffectStarted, Fault, RetryTerms, Terms
 from agentplane.core.recovery import Mode
@@ -36,12 +36,11 @@ async def transact(dispatcher: Dispatcher, members: list[tuple[Spot, SqlDescript
     live.gate.check(0)
     await live.log.room()
     announced = [_announcement(dispatcher, spot, statement) for spot, statement in members]
-    for (spot, _), started in zip(members, announced, strict=True):
-        dispatcher.within_budget(spot, started)
     specs: list[Spec] = []
     for (_, statement), started in zip(members, announced, strict=True):
         specs += [(EffectStarted, started), (EffectDone, _place(started) | {"output": {"rows": statement.rows}})]
     statements = [statement for _, statement in members]
+    reserved: list[dict[str, object]] = []
 
     def run(tx: Tx) -> None:
         live.check_room()
@@ -49,11 +48,20 @@ async def transact(dispatcher: Dispatcher, members: list[tuple[Spot, SqlDescript
 
     live.world.observe("group.transacting", run=live.run, step=dispatcher.step)
     try:
-        await live.log.barrier(*specs, extra=run, solo=True)
+        for (spot, _), started in zip(members, announced, strict=True):
+            dispatcher.within_budget(spot, started)
+            reserved.append(started)
+        while True:
+            try:
+                await live.log.barrier(*specs, extra=run, solo=True)
+                break
+            except DiskLow:
+                # A full disk is a state, at the frontier too: the group waits with everything it holds.
+                await live.wait_for_room(deaf=dispatcher.deaf)
     except AtomicRefused as refused:
         _record_refused(dispatcher, announced, live.world.secrets.sentence(refused.message))
     finally:
-        for started in announced:
+        for started in reserved:
             if str(started["effect_key"]) not in live.history.by_key:
                 live.history.ledger.unreserve_effect()
     live.world.observe("group.transacted", run=live.run, step=dispatcher.step)

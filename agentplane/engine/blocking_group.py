@@ -73,7 +73,8 @@ class BlockingOpening:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         group = self._group
-        if group is None or self._groups.opened is not group or isinstance(error, Stop):
+        latched = self._groups.cx.latched is not None
+        if group is None or self._groups.opened is not group or isinstance(error, Stop) or latched:
             return
         forgotten = self._ask(group.settle_left_open, "succeeded" if error is None else "failed")
         if error is None:

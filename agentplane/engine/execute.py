@@ -42,7 +42,11 @@ async def drive(live: LiveRun, skills: Capabilities, writer: WriterLike) -> End:
 async def _whole(live: LiveRun, skills: Capabilities, writer: WriterLike) -> End:
     before = live.log.appended
     try:
-        end = await _to_an_end(live, skills)
+        try:
+            end = await _to_an_end(live, skills)
+        except Quarantine as stop:
+            # What a stop says of a run is a value wherever it was raised (P10).
+            end = End(outcome="quarantined", reason=stop.reason, code=stop.code, undecided=stop.undecided)
         live.world.observe("run.concluding", run=live.run)
         if end.outcome in ("suspended", "dropped"):
             return end

@@ -294,6 +294,9 @@ class Group:
                 await self._perform(member.ordinal | REVERSAL_BIT, member.reversal, REVERSAL)
             except EffectFailed:
                 continue  # it is recorded, and decided on the next turn
+            except AgentplaneError as error:
+                # It cannot even be announced, so nothing takes the member back.
+                raise self._quarantined(f"the reversal of member {member.ordinal} cannot be sent: {error}") from None
 
     def _settle(self, outcome: Settlement, detail: str | None) -> None:
         """Record how the group ended, once. Raises Quarantine when nobody can say what stands."""
@@ -436,6 +439,7 @@ class Opening:
             raise forgotten
 
     async def _close(self, group: Group, outcome: str) -> GroupForgotten | None:
-        if self._groups.opened is not group:
+        # A stop has latched, whatever its exception became on the way (P12): the executor knows what it was.
+        if self._groups.opened is not group or self._groups.cx.latched is not None:
             return None
         return await group.settle_left_open(outcome)

@@ -42,4 +42,5 @@ def _all_here(names: list[str], skills: Capabilities) -> bool:
 
 def undoing(history: History) -> list[str]:
     """The skills whose landed work stands: nobody else can say what they declare."""
-    return sorted({history.started[series.spot.step].skill for series in history.standing()})
+    steps = {series.spot.step for series in history.standing()} | {spot.step for spot in history.open_groups()}
+    return sorted({history.started[step].skill for step in steps if step not in history.undone})

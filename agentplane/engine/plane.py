@@ -175,8 +175,9 @@ class Plane:
     async def cancel(self, run: str, actor: Actor, reason: str) -> acts.CancelAnswer:
         """Ask a run to stop: heard at its next boundary, or, where it waits, by the sweep. Raises NotApplicable naming
         what forbids it."""
-        live = self.runs.live.get(run)
         answer = await self.writer.do(acts.cancel(run, actor, reason, self.owner))
+        # Looked for behind the unit: whoever takes the run up meanwhile reads the request, or is found here (P15).
+        live = self.runs.live.get(run)
         if live is not None:
             live.cancel = await trio.to_thread.run_sync(
                 lambda: self.store.readers.read(lambda tx: lists.cancellation(tx, run))

@@ -218,7 +218,7 @@ class Recovery:
         """The step that was begun last, in words, and the effects that nobody can account for (P3)."""
         records = [item.record for item in lists.whole_history(tx, run)]
         steps = [record.step for record in records if record.step is not None]
-        return f"step {steps[-1]}" if steps else "none", undecided(read_all(run, records))
+        return f"step {steps[-1]}" if steps else "none", undecided(read_all(run, records))[: bounds.UNDECIDED_NAMED_MAX]
 
     async def _prove(self) -> None:
         """Wait until every run begun by recovery made progress or ended, or its time to convict itself passed."""

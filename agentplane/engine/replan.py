@@ -13,6 +13,7 @@ from agentplane.authoring.plan import PlanTemplate
 from agentplane.authoring.raising import Replan
 from agentplane.core import bounds, contract
 from agentplane.core import plan as plans
+from agentplane.core.canonical import CanonicalError
 from agentplane.core.effects import Phase
 from agentplane.core.errors import AgentplaneError, PlanRefused
 from agentplane.core.records import Fault, PlanFrozen, StepFinished
@@ -43,15 +44,16 @@ async def replan(
         fault = Fault(code="replans", message=f"the plan was replaced {bounds.REPLANS_MAX} times, the bound of a run")
         return finish(live, StepResult(asking.step, "failed", fault=fault))
     try:
-        successor = _successor(live, plan, skills, asked, results)
-    except (AgentplaneError, ValueError) as error:
+        successor = _successor(live, plan, skills, asked, results, asking.step)
+        digest = plans.digest(successor)
+    except (AgentplaneError, ValueError, CanonicalError) as error:
         return finish(live, StepResult(asking.step, "failed", fault=fault_of(live, error)))
     reason = live.world.secrets.sentence(asked.reason)
     specs: list[Spec] = [
         (StepFinished, {"step": asking.step, "outcome": "replanned", "fault": Fault(code="replan", message=reason)}),
         (PlanFrozen, {
             "steps": [node.name for node in successor.nodes], "plan": plans.to_data(successor),
-            "digest": plans.digest(successor),
+            "digest": digest,
         }),
     ]  # fmt: skip
     kept = {node.id for node in successor.nodes}
@@ -75,7 +77,7 @@ async def replan(
 
 
 def _successor(
-    live: LiveRun, plan: plans.Plan, skills: Capabilities, asked: Replan, results: Sequence[StepResult]
+    live: LiveRun, plan: plans.Plan, skills: Capabilities, asked: Replan, results: Sequence[StepResult], asking: int
 ) -> plans.Plan:
     """Raises PlanRefused with every fault, ValueError for names that do not exist, and what the planner raises as a
     PlanRefused naming it."""
@@ -96,7 +98,9 @@ def _successor(
     else:
         raise PlanRefused("The step asked for another plan, brought none, and its plan has no function for that.")
     used = max(history.nodes())
-    successor = plans.successor(plan, asked.reason, drafts, set(finished), used)
+    # One that waits keeps its id too when it is named again as it was: its calls are read back, and not paid twice.
+    waiting = {result.step for result in results if result.outcome == "suspended" and result.step != asking}
+    successor = plans.successor(plan, asked.reason, drafts, finished.keys() | waiting, used)
     found = contract.faults(successor, provided(skills))
     if found:
         raise PlanRefused(f"The new plan cannot run: {found[0]}.", faults=[str(fault) for fault in found])

@@ -98,6 +98,14 @@ class Runs:
         restored = row.incarnation != self.world.incarnation
         live = self.begin(run, lease, history, head, restored=restored)
         live.cancel = cancel
+        if cancel is None:
+            # Asked between that read and this registration, nobody else would tell the run.
+            found = await trio.to_thread.run_sync(
+                lambda: self.store.readers.read(lambda tx: lists.cancellation(tx, run))
+            )
+            if found is not None:
+                live.cancel = found
+                live.interrupt()
         return live
 
     def _read_run(self, run: str) -> tuple[list[lists.Stored], lists.RunRow, lists.Cancel | None]:

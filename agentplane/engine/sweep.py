@@ -50,6 +50,7 @@ class Sweep:
         self.halted = halted
         self._kick = trio.Event()
         self._rearmed_ms: int | None = None
+        self._left: dict[str, float] = {}
 
     def kick(self) -> None:
         """Look now: something was suspended or asked to stop."""
@@ -134,6 +135,8 @@ class Sweep:
 
     def _may(self, run: str) -> bool:
         runs = self.runs
+        if self._left.get(run, 0.0) > trio.current_time():
+            return False
         return run not in runs.live and run not in runs.held_out and not runs.acting(run) and self.may_run(run)
 
     async def _take(self, run: str, unit: Callable[[Tx], Lease | None]) -> bool:
@@ -144,7 +147,10 @@ class Sweep:
             with trio.CancelScope(shield=True):
                 lease = await self.runs.writer.do(unit)
                 if lease is None:
+                    # Not ours to take (its code is not here): asking again each second would keep the writer busy.
+                    self._left[run] = trio.current_time() + REARM_MS / 1000
                     return False
+                self._left.pop(run, None)
                 live = await self.runs.resume(run, lease)
             return live is not None
         except StoreFailed:

@@ -16,7 +16,7 @@ from agentplane.authoring.skill import Skill
 from agentplane.core import bounds
 from agentplane.core import plan as plans
 from agentplane.core.effects import Phase
-from agentplane.core.errors import SkillFault
+from agentplane.core.errors import AgentplaneError, SkillFault
 from agentplane.core.history import History, Series
 from agentplane.core.records import (
     Actor,
@@ -24,6 +24,7 @@ from agentplane.core.records import (
     Exhaustion,
     RunCancelled,
     StepCompensated,
+    StepFinished,
     StepKept,
     Undecided,
     UnwindBegan,
@@ -123,11 +124,18 @@ def facts(history: History, skills: Capabilities) -> list[StepFacts]:
         found.append(StepFacts(
             step=step,
             declared=skill.compensation if isinstance(skill, Skill) else Compensation.UNDECLARED,
-            completed=finished.seq if finished is not None and finished.outcome == "succeeded" else None,
+            completed=_completed(finished, landed.get(step)),
             failed=finished is not None and finished.outcome == "failed",
             landed=landed.get(step), in_doubt=step in doubts, undone=step in history.undone,
         ))  # fmt: skip
     return found
+
+
+def _completed(finished: StepFinished | None, landed: int | None) -> int | None:
+    """When the step came to its end; one that asked for another plan ended too, and what it landed stands since."""
+    if finished is None or finished.outcome == "failed" or (finished.outcome == "replanned" and landed is None):
+        return None
+    return finished.seq
 
 
 def _without(history: History, missing: SkillFault, cause: Cause, *, begun: bool) -> End:
@@ -207,7 +215,10 @@ async def settle_groups(live: LiveRun, skills: Capabilities, steps: Collection[i
         return stopped
     left = [spot for spot in history.open_groups() if spot.step in steps]
     if left:
-        reason = f"a group of step {left[0].step} is past its frontier and not settled: nothing was taken back"
+        reason = (
+            f"a group of step {left[0].step} is past its frontier and not settled, so nothing was taken back; "
+            "where a ceiling stops it, raise it"
+        )
         return End(outcome="quarantined", reason=reason, code="group_open")
     return None
 
@@ -224,7 +235,12 @@ async def _walk_again(live: LiveRun, skills: Capabilities, steps: Collection[int
         for step in sorted(steps):
             skill = skills[history.started[step].skill]
             if isinstance(skill, Skill):
-                result = await run_step(live, history.nodes()[step], skill, request, await outputs_of(live, step))
+                try:
+                    outputs = await outputs_of(live, step)
+                except Stop as stop:
+                    stuck.append(StepResult(step, stop.outcome, stop=stop))
+                    continue
+                result = await run_step(live, history.nodes()[step], skill, request, outputs)
                 if result.outcome in ("quarantined", "parked", "dropped"):
                     stuck.append(result)
     finally:
@@ -308,7 +324,7 @@ async def compensate(live: LiveRun, skill: Skill, step: int) -> StepResult:
     cx = StepContext(live, step, Phase.compensating)
     try:
         wanted, output = await _given(live, skill, step)
-    except (Stop, ValueError) as error:
+    except (Stop, ValueError, AgentplaneError) as error:
         stop = error if isinstance(error, Stop) else Quarantine(str(error), "compensation_failed")
         return StepResult(step, stop.outcome, stop=stop)
 
@@ -318,7 +334,11 @@ async def compensate(live: LiveRun, skill: Skill, step: int) -> StepResult:
                                       live.world.skill_threads)  # fmt: skip
         return await undo(cx, wanted, output)
 
-    return await walk(live, cx, body)
+    result = await walk(live, cx, body)
+    if result.fault is not None and result.fault.code in ("not_data", "too_large"):
+        # What it returned is no part of what it undid.
+        return StepResult(step, "succeeded")
+    return result
 
 
 async def _given(live: LiveRun, skill: Skill, step: int) -> tuple[object, object]:

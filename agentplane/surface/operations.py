@@ -391,7 +391,9 @@ def _stopped(tx: Tx, run: str, row: lists.RunRow) -> Body:
     elif found.unwind is not None:
         view["next"] = f"agentplane cancel {run} --reason ..." if row.landed else None
     else:
-        view["next"] = f"agentplane replay {run} --retry --reason ..."
+        # A retry asks an effect again; what a skill raised by itself is walked again.
+        retry = " --retry --reason ..." if row.code == "effect_failed" else ""
+        view["next"] = f"agentplane replay {run}{retry}"
     return view
 
 

@@ -174,7 +174,10 @@ async def test_a_group_that_nobody_will_settle_is_found(autojump_clock: MockCloc
     desk = Desk(**BY_HAND)
     async with opened(tmp_path, holding(desk)) as plane:
         run = await in_doubt(plane, desk)
-        unsettled = lambda: [(one.run, one.name) for one in plane.store.readers.read(lists.unsettled_groups)]  # noqa: E731
+
+        def unsettled() -> list[tuple[str, str]]:
+            return [(one.run, one.name) for one in plane.store.readers.read(lists.unsettled_groups)]
+
         assert unsettled() == []
         await plane.writer.do(acts.abandon(run, ME, "nobody knows", plane.owner))
         assert unsettled() == [(run, "checkout")]

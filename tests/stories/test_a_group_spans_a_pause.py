@@ -17,7 +17,7 @@ from agentplane.core.records import GroupOpened, UnwindBegan
 from agentplane.engine.admission import Wanted
 from agentplane.testkit.worlds import fit_mark
 from stories.checkouts import Desk, ending, grouped
-from stories.scenes import ME, frozen_at, kinds, of_kind, opened, until
+from stories.scenes import ME, frozen_at, kinds, of_kind, opened, recovered, until
 
 LEFT_OPEN = "the step ended {} with the group open"
 
@@ -141,6 +141,33 @@ async def test_past_the_frontier_a_cancel_waits_until_the_group_is_settled(
         assert (ending(plane, run) or ("",))[0] == "committed"
         outcome = await plane.outcome(run)
         assert (outcome.status, outcome.code) == ("quarantined", "undeclared")
+
+
+@pytest.mark.parametrize("name", ["mail", "release"])
+async def test_what_a_death_left_in_flight_is_asked_before_anything_else_of_the_group(
+    autojump_clock: MockClock, tmp_path: Path, name: str
+) -> None:
+    """A deferred member, or a reversal, that was sent and not heard of: it is settled as any effect is, and the group
+    goes on from there; it is neither taken back for it nor quarantined."""
+    desk = Desk()
+
+    async def within(g: Any, cx: Any, request: Any) -> None:
+        await desk.held(g, "A")
+        await desk.held(g, "B")
+        g.deferred("notify", desk.mail())
+        await (g.commit() if name == "mail" else g.abort())
+
+    desk.provider.tell(name, "hang_after_landing")
+    async with opened(tmp_path, grouped(within)) as plane:
+        run = (await plane.start(Wanted(capability="story.run", input={}))).run
+        await until(lambda: bool(desk.provider.asked) and desk.provider.asked[-1].name == name)
+        second = frozen_at(plane, tmp_path)
+        fit_mark(second / "plane.db")
+    async with opened(second, grouped(within)) as plane:
+        await recovered(plane)
+        assert (await plane.outcome(run)).status == "succeeded"
+        assert desk.deeds() == ["hold", "hold", *(["mail"] if name == "mail" else ["release", "release"])]
+        assert (ending(plane, run) or ("",))[0] == ("committed" if name == "mail" else "aborted")
 
 
 async def test_a_group_whose_run_is_exhausted_stays_open_and_goes_on(autojump_clock: MockClock, tmp_path: Path) -> None:

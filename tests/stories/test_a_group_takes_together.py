@@ -59,19 +59,23 @@ async def test_a_reversal_goes_the_way_of_any_effect(autojump_clock: MockClock, 
 
 
 async def test_a_reversal_is_counted_and_not_refused(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """S20, S78: a ceiling that the members used up does not strand them: what undoes is exempt, and metered all the
-    same."""
+    """S20, S78: a ceiling that the members used up strands nothing: what undoes is exempt, and metered all the same, so
+    that the next effect finds all of it used."""
     desk = Desk()
 
     async def within(g: Any, cx: Any, request: Any) -> None:
         await desk.held(g, "A")
         await desk.held(g, "B")
         await g.abort()
+        if request.get("on"):
+            await cx.do(desk.note())
 
     async with opened(tmp_path, grouped(within, budget=Budget(max_effects=2))) as plane:
         outcome = await plane.run("story.run", {})
         assert outcome.status == "succeeded" and desk.deeds() == ["hold", "hold", "release", "release"]
         assert history(plane, outcome.run).ledger.effects == 4
+        outcome = await plane.run("story.run", {"on": True})
+        assert outcome.status == "exhausted" and "4 of 2 are used" in str(outcome.reason)
 
 
 @pytest.mark.parametrize("role", ["reversible", "read", "deferred", "atomic"])

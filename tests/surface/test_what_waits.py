@@ -178,7 +178,7 @@ async def test_a_run_is_given_more_room_by_a_supervisor(tmp_path: Path, monkeypa
             who[0] = Who(actor="otto", basis=Basis.AUTHENTICATED, roles=roles)
             one_sentence(await act(at, run, "replay", raising), 403, "supervisor")
         who[0] = Who(actor="anna", basis=Basis.AUTHENTICATED, roles=("supervisor",))
-        one_sentence(await act(at, failed, "replay", raising), 409, "only a exhausted run")
+        one_sentence(await act(at, failed, "replay", raising), 409, "an exhausted run")
         one_sentence(await act(at, NEVER, "replay", raising), 404, "no run")
         one_sentence(await act(at, run, "replay", raising | {"raise": {"max_tokens": 5}}), 422, "no ceiling max_tokens")
         one_sentence(await act(at, run, "replay", raising | {"raise": {"max_effects": 2}}), 422, "more than that")
@@ -228,7 +228,8 @@ async def test_a_run_that_stopped_says_what_it_waits_for(tmp_path: Path, monkeyp
         run = await begun(at, "wait.landed", {}, "failed")
         shown = (await at.ask("GET", f"/runs/{run}")).body
         assert shown["landed_work"] == ["desk.note"] and shown["error"]["message"] == "no truck"
-        assert shown["next"].startswith(f"agentplane replay {run} ")
+        assert shown["next"] == f"agentplane replay {run}"
+        assert (await act(at, run, "replay", {})).status == 200
         run = await begun(at, "desk.failing", {}, "failed")
         assert "landed_work" not in (await at.ask("GET", f"/runs/{run}")).body
 
