@@ -136,8 +136,7 @@ def faults(group: Group, seen: Seen, *, holds: bool, gave_up: bool) -> list[str]
 @pytest.mark.parametrize("holds", [True, False])
 @pytest.mark.parametrize("gave_up", [True, False])
 def test_every_way_through_a_group_keeps_the_rules(holds: bool, gave_up: bool) -> None:
-    """S69: Whatever each member does, committed or given up. Spec: EffectGroup.DeferredOnlyPastTheFrontier,
-    EffectGroup.CommitIsComplete, EffectGroup.AlwaysSettles."""
+    """S69: Whatever each member does, committed or given up. Spec: EffectGroup.AlwaysSettles."""
     ends: set[object] = set()
     count = 0
     for group in openings():
@@ -189,7 +188,7 @@ def test_a_deferred_member_that_fails_first_costs_nothing() -> None:
 
 
 def test_a_deferred_member_that_fails_behind_another_is_for_a_person() -> None:
-    """Something is out that nothing takes back. Spec: EffectGroup.NoUnwindPastAnExternalisedDeferred."""
+    """Something is out that nothing takes back."""
     group = (member(0, REVERSIBLE, DONE), member(1, DEFERRED, DONE), member(2, DEFERRED, REFUSED))
     assert isinstance(found := decide_commit([], group), Settle) and found.outcome is QUARANTINED
     assert "member 2" in (found.detail or "")
@@ -198,7 +197,7 @@ def test_a_deferred_member_that_fails_behind_another_is_for_a_person() -> None:
 
 
 def test_behind_the_transaction_there_is_no_cheap_abort() -> None:
-    """Though the deferred member was the first to be tried. Spec: EffectGroup.AbortIsComplete."""
+    """Though the deferred member was the first to be tried."""
     group = (member(0, ATOMIC, DONE), member(1, DEFERRED, REFUSED))
     assert isinstance(found := decide_commit([], group), Settle) and found.outcome is QUARANTINED
     assert isinstance(found := decide_settle(group), Settle) and found.outcome is QUARANTINED
@@ -211,8 +210,7 @@ def test_a_transaction_that_was_refused_is_a_clean_refusal() -> None:
 
 
 def test_nothing_is_taken_back_in_doubt() -> None:
-    """S74: Of a member or of a reversal: the group is left open, and the run names it. Spec:
-    EffectGroup.NothingIsReversedInDoubt."""
+    """S74: Of a member or of a reversal: the group is left open, and the run names it."""
     group: Group = (member(0, REVERSIBLE, DONE), member(1, REVERSIBLE, DOUBT))
     assert decide_commit([("a", False)], group) == InDoubt(1) == decide_settle(group)
     assert isinstance(reversals(group), Impossible)
@@ -243,8 +241,7 @@ def test_a_group_whose_abort_began_is_not_committed_any_more() -> None:
 
 
 def test_a_group_that_is_given_up_never_commits() -> None:
-    """Whoever forgets to settle has settled nothing: all members landed, and the ending is an abort. Spec:
-    EffectGroup.NoSilentCommit."""
+    """Whoever forgets to settle has settled nothing: all members landed, and the ending is an abort."""
     group: Group = (member(0, REVERSIBLE, DONE), member(1, REVERSIBLE, DONE))
     assert decide_settle(group) is None and reversals(group) == (1, 0)
     group = back(back(group, 1, DONE), 0, DONE)
@@ -252,8 +249,7 @@ def test_a_group_that_is_given_up_never_commits() -> None:
 
 
 def test_what_has_ended_is_not_asked_again() -> None:
-    """A re-walk finds it recorded: no transaction, no release and no reversal a second time. Spec:
-    EffectGroup.EachOnce."""
+    """A re-walk finds it recorded: no transaction, no release and no reversal a second time."""
     late: Group = (member(0, ATOMIC, DONE), member(1, DEFERRED, DONE), member(2, DEFERRED))
     assert decide_commit([], late) == Release(2)
     early: Group = (member(0, REVERSIBLE, DONE), member(1, REVERSIBLE, DONE, back=DONE))

@@ -181,7 +181,7 @@ def moves_of(steps: list[StepFacts], cause: Cause, *, begun: bool = False) -> li
 
 
 def test_completed_steps_are_taken_back_in_reverse_order_of_completion() -> None:
-    """S18: Not of their ids: a later step may stand on an earlier one. Spec: Saga.UnwindIsReverse."""
+    """S18: Not of their ids: a later step may stand on an earlier one."""
     steps = [done(0, UNDO, 10), done(1, UNDO, 30), done(2, UNDO, 20), cut(3, UNDO, None, failed=True)]
     assert moves_of(steps, FAILED) == [(1, COMPENSATE), (2, COMPENSATE), (0, COMPENSATE)]
 
@@ -193,15 +193,13 @@ def test_an_undeclared_step_without_landed_work_is_passed_over() -> None:
 
 
 def test_an_undeclared_step_with_landed_work_stops_the_unwind_and_is_named() -> None:
-    """What was completed after it is undone, it and what was before it is not touched. Spec:
-    Saga.EvidenceStopsTheUnwind."""
+    """What was completed after it is undone, it and what was before it is not touched."""
     steps = [done(0, UNDO, 10), done(1, SILENT, 20), done(2, UNDO, 30)]
     assert moves_of(steps, FAILED) == [(2, COMPENSATE), (1, ESCALATE)]
 
 
 def test_nothing_at_or_before_a_pivot_is_taken_back() -> None:
-    """S49: It stands by right, and so does what landed before it; what did nothing has nothing to stand. Spec:
-    Saga.PivotHolds."""
+    """S49: It stands by right, and so does what landed before it; what did nothing has nothing to stand."""
     steps = [done(0, UNDO, 10), done(1, FREE, 20, landed=False), done(2, PIVOT, 30), done(3, UNDO, 40)]
     assert moves_of(steps, FAILED) == [(3, COMPENSATE), (2, KEEP_PIVOT), (0, KEEP_PIVOT)]
 
@@ -213,8 +211,7 @@ def test_a_pivot_that_was_kept_holds_in_a_resumed_unwind() -> None:
 
 
 def test_a_run_in_doubt_is_never_unwound() -> None:
-    """S51: Neither by a failure nor by a cancel, not even as far as the doubt does not reach. Spec:
-    Saga.NoUnwindUnderDoubt."""
+    """S51: Neither by a failure nor by a cancel, not even as far as the doubt does not reach."""
     doubtful = StepFacts(step=4, declared=UNDO, landed=40, in_doubt=True)
     for cause, begun in product(Cause, (False, True)):
         assert decide_unwind([done(0, UNDO, 10), doubtful], cause, begun=begun) == InDoubt((4,))
@@ -227,8 +224,7 @@ def test_a_cancel_takes_back_the_interrupted_step_first() -> None:
 
 
 def test_a_failure_takes_back_the_sibling_that_it_interrupted() -> None:
-    """S55: Though nothing completed; and not what the failing step itself did. Spec:
-    Saga.CompensationFollowsCompletion."""
+    """S55: Though nothing completed; and not what the failing step itself did."""
     steps = [cut(0, UNDO, 15, failed=True), cut(1, UNDO, 12)]
     assert moves_of(steps, FAILED) == [(1, COMPENSATE)]
 
@@ -254,13 +250,13 @@ def test_a_completed_step_that_landed_nothing_is_compensated_all_the_same() -> N
 
 
 def test_unnecessary_work_is_kept_and_said_to_be() -> None:
-    """No run is sealed as cancelled over landed work of which nothing is said. Spec: Saga.NoSealOverStandingWork."""
+    """No run is sealed as cancelled over landed work of which nothing is said."""
     steps = [done(0, UNDO, 10), done(1, FREE, 20), cut(2, FREE, 25)]
     assert moves_of(steps, CANCELLED) == [(2, KEEP), (1, KEEP), (0, COMPENSATE)]
 
 
 def test_a_resumed_unwind_skips_what_is_undone() -> None:
-    """S53: It walks from the top, and no step is taken back twice. Spec: Saga.CompensatedAtMostOnce."""
+    """S53: It walks from the top, and no step is taken back twice."""
     steps = [done(0, UNDO, 10), done(1, UNDO, 20, undone=True)]
     assert moves_of(steps, FAILED, begun=True) == [(0, COMPENSATE)]
     steps[0] = done(0, UNDO, 10, undone=True)
@@ -268,8 +264,7 @@ def test_a_resumed_unwind_skips_what_is_undone() -> None:
 
 
 def test_a_step_whose_compensation_failed_stays_in_front() -> None:
-    """It is not undone, so that whoever asks again comes to it before anything that was completed earlier. Spec:
-    Saga.AFailedCompensationStops."""
+    """It is not undone, so that whoever asks again comes to it before anything that was completed earlier."""
     steps = [done(0, UNDO, 10), done(1, UNDO, 20), done(2, UNDO, 30, undone=True)]
     for cause in Cause:
         assert moves_of(steps, cause, begun=True)[0] == (1, COMPENSATE)
@@ -293,7 +288,7 @@ def test_a_pivot_that_failed_half_way_holds_too() -> None:
 
 
 def test_the_last_of_an_unwind_is_its_first_undeclared_or_pivot() -> None:
-    """Everything that can be undone before that is. Spec: Saga.UnwindIsComplete."""
+    """Everything that can be undone before that is."""
     steps = [done(n, UNDO, 10 * n) for n in range(1, 40)]
     assert moves_of(steps, FAILED) == [(n, COMPENSATE) for n in range(39, 0, -1)]
     steps[19] = done(20, SILENT, 200)
@@ -304,8 +299,7 @@ ORDER = ["dropped", "quarantined", "parked", "failed", "exhausted", "suspended",
 
 
 def test_severity_beats_ready_order() -> None:
-    """S54: A suspension is the run at work and a failure is the run over; a quarantine is the one that must not unwind.
-    Spec: Saga.FailureBeatsSuspension."""
+    """S54: A suspension is the run at work, a failure is the run over, a quarantine is the one that must not unwind."""
     assert sorted(ORDER, key=severity) == ORDER and len({severity(name) for name in ORDER}) == len(ORDER)
     assert severity("cancelled") == severity("failed") and severity("replanning") == severity("suspended")
     assert worst([(0, "suspended"), (3, "failed"), (5, "cancelled"), (7, "succeeded")]) == (3, "failed")

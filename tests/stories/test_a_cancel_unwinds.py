@@ -221,7 +221,10 @@ async def test_a_read_that_died_with_its_process_holds_no_cancel_up(autojump_clo
 async def test_a_failed_run_with_landed_work_is_taken_back_and_sealed(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
-    """Its failure did not ask the step that failed; the cancel does."""
+    """Its failure did not ask the step that failed; the cancel does.
+
+    Spec: Saga.NoSealOverStandingWork.
+    """
     provider = FakeProvider()
     async with opened(tmp_path, doing(provider, "a", fails=True)) as plane:
         outcome = await plane.run("step.a", {})

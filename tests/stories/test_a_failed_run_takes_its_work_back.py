@@ -89,7 +89,10 @@ async def ran(plane: Plane, request: Any = None) -> Outcome:
 async def test_completed_steps_are_taken_back_in_reverse_order_of_completion(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
-    """S18: Each by its own compensation, which is given the step's request and its output."""
+    """S18: Each by its own compensation, which is given the step's request and its output.
+
+    Spec: Saga.UnwindIsReverse.
+    """
     order = Order().step("a").step("b").step("c").step("end", UNDECLARED, deeds=0, fails=True)
     async with opened(tmp_path, *order.chain(), *order.skills) as plane:
         outcome = await ran(plane, {"id": 7})
@@ -116,7 +119,10 @@ async def test_the_order_is_that_of_completion_and_not_of_the_plan(autojump_cloc
 
 
 async def test_nothing_at_or_before_a_pivot_is_taken_back(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """S49: The point of no return and what landed before it stand by right, on record."""
+    """S49: The point of no return and what landed before it stand by right, on record.
+
+    Spec: Saga.PivotHolds.
+    """
     order = Order().step("a").step("pay", PIVOT).step("c").step("end", UNDECLARED, deeds=0, fails=True)
     async with opened(tmp_path, *order.chain(), *order.skills) as plane:
         outcome = await ran(plane)
@@ -145,7 +151,10 @@ async def test_an_undeclared_step_without_landed_work_is_passed_over(autojump_cl
 async def test_an_undeclared_step_with_landed_work_stops_the_unwind_by_name(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
-    """S19: Forgetting to declare is loud: nothing before it is taken back around it."""
+    """S19: Forgetting to declare is loud: nothing before it is taken back around it.
+
+    Spec: Saga.EvidenceStopsTheUnwind.
+    """
     order = Order().step("a").step("charge", UNDECLARED).step("c").step("end", UNDECLARED, deeds=0, fails=True)
     async with opened(tmp_path, *order.chain(), *order.skills) as plane:
         outcome = await ran(plane)
@@ -158,7 +167,10 @@ async def test_an_undeclared_step_with_landed_work_stops_the_unwind_by_name(
 
 
 async def test_a_run_in_doubt_is_never_unwound(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """S51: Quarantined, it compensates nothing; a person supplies the fact, and the runtime goes on from it."""
+    """S51: Quarantined, it compensates nothing; a person supplies the fact, and the runtime goes on from it.
+
+    Spec: Saga.NoUnwindUnderDoubt.
+    """
     order = Order().step("a").step("pay", recovery=Recovery.REQUIRES_OPERATOR)
     order.step("end", UNDECLARED, deeds=0, fails=True)
     order.provider.tell("pay", "in_doubt_after_landing")
@@ -212,7 +224,10 @@ async def test_a_compensation_has_a_phase_of_its_own(autojump_clock: MockClock, 
 
 
 async def test_a_compensation_may_wait_and_is_recorded_once(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """S53: The run suspends in the middle of taking back, walks from the top when it wakes, and does nothing twice."""
+    """S53: The run suspends in the middle of taking back, walks from the top when it wakes, and does nothing twice.
+
+    Spec: Saga.CompensatedAtMostOnce.
+    """
     order = Order().step("a").step("b", undo_waits=True).step("end", UNDECLARED, deeds=0, fails=True)
     async with opened(tmp_path, *order.chain(), *order.skills, recover=False) as plane:
         outcome = await ran(plane)
@@ -228,7 +243,10 @@ async def test_a_compensation_may_wait_and_is_recorded_once(autojump_clock: Mock
 
 
 async def test_a_failed_compensation_stops_and_names_its_step(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """S21: Nothing is taken back behind it; a person may have it asked again, and the rest follows."""
+    """S21: Nothing is taken back behind it; a person may have it asked again, and the rest follows.
+
+    Spec: Saga.AFailedCompensationStops.
+    """
     order = Order().step("a").step("b").step("end", UNDECLARED, deeds=0, fails=True)
     order.provider.tell("b-back", "refused_for_good")
     async with opened(tmp_path, *order.chain(), *order.skills) as plane:
@@ -253,7 +271,10 @@ async def test_undoing_is_exempt_from_the_ceiling_and_counted(autojump_clock: Mo
 
 
 async def test_a_sibling_that_completed_is_taken_back(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """Every success is recorded before the stop is reported, so that it can be."""
+    """Every success is recorded before the stop is reported, so that it can be.
+
+    Spec: Saga.UnwindIsComplete.
+    """
     order = Order().step("end", UNDECLARED, deeds=0, fails=True).step("b").step("c")
     async with opened(tmp_path, *order.wide(), *order.skills) as plane:
         outcome = await ran(plane)
@@ -264,7 +285,10 @@ async def test_a_sibling_that_completed_is_taken_back(autojump_clock: MockClock,
 async def test_a_failure_outranks_a_wait_and_takes_back_what_it_interrupted(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
-    """S55: The sibling waits with landed work and never completes: its work is taken back, though nothing completed."""
+    """S55: The sibling waits with landed work and never completes: its work is taken back, though nothing completed.
+
+    Spec: Saga.CompensationFollowsCompletion, Saga.FailureBeatsSuspension.
+    """
     order = Order().step("wait", waits=True).step("end", UNDECLARED, deeds=0, fails=True)
     async with opened(tmp_path, *order.wide(), *order.skills) as plane:
         outcome = await ran(plane)

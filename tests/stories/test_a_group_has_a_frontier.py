@@ -67,7 +67,10 @@ async def test_an_invariant_that_is_no_bool_is_refused_with_nothing_run(
 
 
 async def test_a_false_invariant_names_itself_on_the_record(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """S24, S64: Which condition stopped the group stands there, nothing deferred was sent, and the skill may go on."""
+    """S24, S64: Which condition stopped the group stands there, nothing deferred was sent, and the skill may go on.
+
+    Spec: EffectGroup.AbortIsComplete.
+    """
     desk = Desk()
 
     async def within(g: Any, cx: Any, request: Any) -> Any:
@@ -87,7 +90,10 @@ async def test_a_false_invariant_names_itself_on_the_record(autojump_clock: Mock
 
 
 async def test_deferred_members_go_last_in_their_order(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """S24: they wait at the gate until everything else has been done and the frontier is crossed."""
+    """S24: they wait at the gate until everything else has been done and the frontier is crossed.
+
+    Spec: EffectGroup.DeferredOnlyPastTheFrontier.
+    """
     desk = Desk()
 
     async def within(g: Any, cx: Any, request: Any) -> None:
@@ -129,7 +135,10 @@ async def test_a_deferred_member_that_fails_first_costs_nothing(autojump_clock: 
 async def test_a_deferred_member_that_fails_behind_another_is_for_a_person(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
-    """S24, S75: something is out that nothing takes back: nothing more is sent, nothing is taken back."""
+    """S24, S75: something is out that nothing takes back: nothing more is sent, nothing is taken back.
+
+    Spec: EffectGroup.NoUnwindPastAnExternalisedDeferred.
+    """
     desk = Desk()
     desk.provider.tell("note", "refused_for_good")
 

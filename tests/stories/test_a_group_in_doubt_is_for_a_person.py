@@ -42,7 +42,10 @@ async def in_doubt(plane: Any, desk: Desk) -> str:
 
 
 async def test_a_member_in_doubt_leaves_the_group_open(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """S74: Nothing is taken back around it, nothing is settled, and the run is quarantined naming the effect."""
+    """S74: Nothing is taken back around it, nothing is settled, and the run is quarantined naming the effect.
+
+    Spec: EffectGroup.NothingIsReversedInDoubt.
+    """
     desk = Desk(**BY_HAND)
     async with opened(tmp_path, holding(desk)) as plane:
         run = await in_doubt(plane, desk)

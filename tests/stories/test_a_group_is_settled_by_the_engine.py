@@ -46,7 +46,10 @@ async def test_a_step_that_returns_with_its_group_open_fails_loudly(
     autojump_clock: MockClock, tmp_path: Path, way: str
 ) -> None:
     """S70: Forgetting to settle is not a commit: its members are taken back, and the step fails, whichever way the
-    group was opened."""
+    group was opened.
+
+    Spec: EffectGroup.NoSilentCommit.
+    """
     desk = Desk()
 
     @skill("story.run")

@@ -247,7 +247,10 @@ async def test_a_member_that_failed_for_certain_is_no_member_of_what_is_taken_ba
 async def test_of_a_group_that_commits_nothing_is_lost_and_nothing_is_asked_twice(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
-    """Holds, a read, a row and a mail: each once, each with its role, and a strict replay performs nothing."""
+    """Holds, a read, a row and a mail: each once, each with its role, and a strict replay performs nothing.
+
+    Spec: EffectGroup.CommitIsComplete.
+    """
     desk = Desk()
 
     async def within(g: Any, cx: Any, request: Any) -> int:

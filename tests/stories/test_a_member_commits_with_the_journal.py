@@ -70,7 +70,10 @@ async def test_rows_and_their_records_are_one_commit(autojump_clock: MockClock, 
 
 
 async def test_a_replay_applies_nothing(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """S25, S84: neither a strict one nor a real walk of the same step: what is recorded has happened."""
+    """S25, S84: neither a strict one nor a real walk of the same step: what is recorded has happened.
+
+    Spec: EffectGroup.EachOnce.
+    """
     desk = Desk()
     async with opened(tmp_path, posting(desk, wrong=ValueError("behind it"))) as plane:
         await with_table(plane)
