@@ -193,7 +193,7 @@ class Group:
                 case Release(ordinal=ordinal):
                     await self._release(ordinal)
                 case Settle(outcome=outcome, detail=detail):
-                    self._settle(outcome, detail)
+                    self._settle(outcome, None if detail is None else detail + self._why(seen))
                     return
 
     async def abort(self, reason: str = "abandoned") -> None:

@@ -51,6 +51,7 @@ class Sweep:
         self._kick = trio.Event()
         self._rearmed_ms: int | None = None
         self._left: dict[str, float] = {}
+        self._lacks: set[str] = set()
 
     def kick(self) -> None:
         """Look now: something was suspended or asked to stop."""
@@ -82,6 +83,9 @@ class Sweep:
         await self._heed_all(ticked)
         if self._rearmed_ms is None or not 0 <= now_ms - self._rearmed_ms < REARM_MS:
             self._rearmed_ms = now_ms
+            now = trio.current_time()
+            self._left = {run: until for run, until in self._left.items() if until > now}
+            self._lacks &= self._left.keys()
             await self._rearm(ticked)
         return ticked
 
@@ -100,11 +104,17 @@ class Sweep:
 
     def _take_up(self, tx: Tx, run: str) -> Lease | None:
         row = lists.get_run(tx, run)
-        if row.status != "suspended" or timers.of_run(tx, run) or not has_code(tx, run, self.runs.skills):
+        if row.status != "suspended" or timers.of_run(tx, run) or not self._has_code(tx, run):
             return None
         lease = leases.acquire(tx, run, self.runs.owner, self.runs.opening, self.runs.ttl_ms)
         appends.resumed(tx, run)
         return lease
+
+    def _has_code(self, tx: Tx, run: str) -> bool:
+        if has_code(tx, run, self.runs.skills):
+            return True
+        self._lacks.add(run)
+        return False
 
     async def _fire(self, now_ms: int, ticked: Ticked) -> None:
         after = (-1, "", b"")
@@ -147,10 +157,10 @@ class Sweep:
             with trio.CancelScope(shield=True):
                 lease = await self.runs.writer.do(unit)
                 if lease is None:
-                    # Not ours to take (its code is not here): asking again each second would keep the writer busy.
-                    self._left[run] = trio.current_time() + REARM_MS / 1000
+                    if run in self._lacks:
+                        # Its code is not here and will not come: asking each second would keep the writer busy.
+                        self._left[run] = trio.current_time() + REARM_MS / 1000
                     return False
-                self._left.pop(run, None)
                 live = await self.runs.resume(run, lease)
             return live is not None
         except StoreFailed:
@@ -167,7 +177,7 @@ class Sweep:
         suspended: its own unit of suspension looks."""
         runs, run = self.runs, timer.run
         row = lists.get_run(tx, run)
-        if row.status != "suspended" or not has_code(tx, run, runs.skills):
+        if row.status != "suspended" or not self._has_code(tx, run):
             return None
         if not timers.disarm(tx, run, timer.key):
             return None
@@ -185,7 +195,7 @@ class Sweep:
         row = lists.get_run(tx, run)
         if row.log_index is not None or row.status not in ("suspended", "failed", "exhausted"):
             return None
-        if not has_code(tx, run, self.runs.skills):
+        if not self._has_code(tx, run):
             return None
         lease = leases.acquire(tx, run, self.runs.owner, self.runs.opening, self.runs.ttl_ms, progress=True)
         appends.resumed(tx, run)

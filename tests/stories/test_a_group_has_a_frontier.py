@@ -153,4 +153,7 @@ async def test_a_deferred_member_that_fails_behind_another_is_for_a_person(
         outcome = await plane.run("story.run", {})
         assert (outcome.status, outcome.code) == ("quarantined", "group_quarantined")
         assert desk.deeds() == ["hold", "mail"]
-        assert ending(plane, outcome.run) == ("quarantined", "the deferred member 2 on notify failed")
+        assert ending(plane, outcome.run) == (
+            "quarantined",
+            "the deferred member 2 on notify failed: the provider refused",
+        )

@@ -99,7 +99,10 @@ async def test_behind_the_transaction_the_cheap_abort_is_gone(autojump_clock: Mo
         outcome = await plane.run("story.run", {})
         assert (outcome.status, outcome.code) == ("quarantined", "group_quarantined")
         assert desk.deeds() == ["hold"] and len(entries(plane)) == 2
-        assert ending(plane, outcome.run) == ("quarantined", "the deferred member 3 on notify failed")
+        assert ending(plane, outcome.run) == (
+            "quarantined",
+            "the deferred member 3 on notify failed: the provider refused",
+        )
         outcome = await plane.retry(outcome.run, ME, "the mail works again")
         assert outcome.status == "succeeded" and desk.deeds() == ["hold", "mail"] and len(entries(plane)) == 2
 

@@ -321,6 +321,7 @@ async def test_more_room_leads_out_of_a_group_past_its_frontier(autojump_clock: 
         await passes(plane)
         outcome = await plane.outcome(run)
         assert (outcome.status, outcome.code) == ("quarantined", "group_open")
+        assert "where a ceiling stops it, raise it" in str(outcome.reason)
         outcome = await plane.raise_ceilings(run, {"max_effects": 5}, ME, "more")
         assert outcome.status == "cancelled" and desk.deeds() == ["mail", "note"]
         assert (ending(plane, run) or ("",))[0] == "committed"

@@ -25,8 +25,9 @@ from agentplane.journal.room import Room
 from agentplane.journal.store import connect
 from agentplane.journal.units import Unit
 from agentplane.testkit import FakeProvider
+from agentplane.testkit.worlds import fit_mark
 from stories.checkouts import Desk, ending, entries, grouped, with_table
-from stories.scenes import AT_ONCE, ME, Points, inline, kinds, of_kind, opened, paying, records, until
+from stories.scenes import AT_ONCE, ME, Points, frozen_at, inline, kinds, of_kind, opened, paying, records, until
 
 WAIT_S = 90
 SECRET = "sk-live-0123456789abcdef"
@@ -75,6 +76,7 @@ async def test_a_lost_value_sets_aside_the_run_that_needs_it_alone(autojump_cloc
         await passes(plane)
         outcome = await plane.outcome(run)
         assert (outcome.status, outcome.code) == ("quarantined", "journal_corrupt")
+        assert "step 1 (t.x)" in str(outcome.reason)
         assert (await plane.run("t.other", {})).status == "succeeded" and desk.deeds() == ["hold"]
     async with opened(tmp_path, *skills) as plane:
         await passes(plane)
@@ -315,3 +317,36 @@ async def test_a_plan_that_cannot_be_written_fails_its_step(
         outcome = await plane.run("t.plan", {})
         assert outcome.status == "failed" and "lone surrogate" in str(outcome.reason)
         assert kinds(plane, outcome.run)[-2:] == ["StepFinished", "RunConcluded"]
+
+
+async def test_a_run_that_recovery_takes_up_is_not_passed_over_by_its_next_wait(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    """A timer that was due while nobody executed its run is no reason to leave the run's later waits alone."""
+    provider = FakeProvider()
+    pay = paying(provider, "pay.a")
+
+    @skill("two.a")
+    async def first(cx: Any, request: Any) -> None:
+        await cx.sleep(seconds=10)
+        await cx.do(pay())
+
+    @skill("two.b")
+    async def second(cx: Any, request: Any) -> None:
+        await cx.sleep(seconds=20)
+        await cx.sleep(seconds=5)
+
+    both = plan("two.waits", nodes=[node("a", "two.a"), node("b", "two.b")])
+    (tmp_path / "first").mkdir()
+    async with opened(tmp_path / "first", first, second, both) as plane:
+        provider.tell("a", "hang")
+        run = (await plane.run("two.waits", {})).run
+        await trio.sleep(11)
+        assert len(provider.asked) == 1
+        left = frozen_at(plane, tmp_path)
+        fit_mark(left / "plane.db")
+        provider.release()
+    await trio.sleep(30)
+    async with opened(left, first, second, both) as plane:
+        await trio.sleep(15)
+        assert (await plane.outcome(run)).status == "succeeded"
