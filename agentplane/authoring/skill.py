@@ -50,6 +50,11 @@ class Skill:
             raise SkillFault(
                 f"The compensation of {self.name} ({where(undo)}) takes the step, the request and the output."
             )
+        if self.compensation in (Compensation.PIVOT, Compensation.UNNECESSARY):
+            raise SkillFault(
+                f"The skill {self.name} ({where(undo)}) is {self.compensation.value} and has a compensation: "
+                "leave one of them out."
+            )
         self.undo = undo
         self.undo_blocking = not inspect.iscoroutinefunction(undo)
         self.compensation = Compensation.COMPENSATABLE

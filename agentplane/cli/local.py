@@ -195,6 +195,8 @@ def _ended(tx: Tx, run: str) -> dict[str, Any]:
     members: dict[str, Any] = {"status": row.status}
     if row.status == "succeeded":
         members["output"] = lists.run_output(tx, run)
+    elif row.status == "suspended":
+        members["waiting_for"] = row.reason
     elif row.reason is not None:
         members["error"] = row.reason
     return members

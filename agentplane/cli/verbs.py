@@ -185,6 +185,8 @@ def _until_ended(steady: Steady, run_id: str, timeout: float | None, open_in: tu
             seen["output"] = view["output"]
         if view.get("error") is not None:
             seen["error"] = view["error"]["message"]
+        if view.get("waiting_for") is not None:
+            seen["waiting_for"] = view["waiting_for"]
         if view["status"] not in open_in or (deadline is not None and time.monotonic() >= deadline) or not steady.up:
             return seen
         # Answered before its time (a drain, a run that waits for a person): not asked again at once.

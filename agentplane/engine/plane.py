@@ -18,7 +18,7 @@ import msgspec
 import trio
 
 from agentplane.authoring.plan import PlanTemplate
-from agentplane.authoring.skill import Skill
+from agentplane.authoring.skill import Compensation, Skill
 from agentplane.core import bounds
 from agentplane.core.build import __version__
 from agentplane.core.errors import (
@@ -281,5 +281,10 @@ def by_name(skills: Iterable[Skill | PlanTemplate]) -> dict[str, Skill | PlanTem
     for skill in skills:
         if skill.name in table:
             raise SkillFault(f"Two skills provide {skill.name}: {table[skill.name].where} and {skill.where}.")
+        if isinstance(skill, Skill) and skill.compensation is Compensation.COMPENSATABLE and skill.undo is None:
+            raise SkillFault(
+                f"The skill {skill.name} ({skill.where}) says that it can be compensated: write how, under "
+                f"`@{skill.body.__name__}.compensate`."
+            )
         table[skill.name] = skill
     return table

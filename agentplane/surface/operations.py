@@ -341,6 +341,8 @@ def _outcome(outcome: Outcome) -> Body:
     members: Body = {"run": outcome.run, "status": outcome.status}
     if outcome.status == "succeeded":
         members["output"] = outcome.output
+    elif outcome.status == "suspended":
+        members["waiting_for"] = outcome.reason
     elif outcome.reason is not None:
         members["error"] = outcome.reason
     return members
@@ -361,7 +363,7 @@ def run_view(tx: Tx, run: str) -> Body:
     }
     if row.status == "succeeded":
         view["output"] = lists.run_output(tx, run)
-    if row.reason is not None:
+    if row.reason is not None and row.status != "suspended":
         view["error"] = {"code": row.code, "message": row.reason}
     asked = lists.cancellation(tx, run)
     if asked is not None:

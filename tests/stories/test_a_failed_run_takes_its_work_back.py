@@ -12,7 +12,7 @@ from agentplane import Recovery, skill
 from agentplane.authoring.plan import PlanTemplate, node, plan
 from agentplane.authoring.raising import Replan
 from agentplane.authoring.skill import Compensation, Skill
-from agentplane.core.errors import NotApplicable
+from agentplane.core.errors import NotApplicable, SkillFault
 from agentplane.core.records import EffectStarted, StepCompensated, StepFinished, StepKept, UnwindBegan
 from agentplane.engine.plane import Outcome, Plane
 from agentplane.journal import lists
@@ -335,3 +335,23 @@ async def test_what_has_begun_to_undo_is_not_walked_forward_any_more(autojump_cl
         for again in (plane.replay(outcome.run), plane.retry(outcome.run, ME, "once more")):
             with pytest.raises(NotApplicable):
                 await again
+
+
+async def test_a_declaration_that_contradicts_itself_is_refused(tmp_path: Path) -> None:
+    """A pivot with a compensation, and a compensatable step without one: one sentence with file and line, before
+    anything runs."""
+
+    @skill("step.pivot", compensation=Compensation.PIVOT)
+    async def pivot(cx: Any, request: Any) -> None: ...
+
+    with pytest.raises(SkillFault, match=r"pivot and has a compensation"):
+
+        @pivot.compensate
+        async def back(cx: Any, request: Any, output: Any) -> None: ...
+
+    @skill("step.bare", compensation=Compensation.COMPENSATABLE)
+    async def bare(cx: Any, request: Any) -> None: ...
+
+    with pytest.raises(SkillFault, match=r"`@bare.compensate`"):
+        async with opened(tmp_path, bare):
+            raise AssertionError("the plane opened")

@@ -223,6 +223,7 @@ async def test_a_run_that_stopped_says_what_it_waits_for(tmp_path: Path, monkeyp
         run = await begun(at, "wait.days", {"days": 1}, "suspended")
         shown = (await at.ask("GET", f"/runs/{run}")).body
         assert shown["status"] == "suspended" and shown["waiting_for"] == f"waits until {shown['until']}"
+        assert "error" not in shown
         assert shown["until"] == (await at.ask("GET", "/runs/waiting")).body["runs"][0]["until"]
         assert shown["sealed"] is False and shown["concluded"] is None
         run = await begun(at, "wait.landed", {}, "failed")
