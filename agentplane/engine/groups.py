@@ -17,6 +17,7 @@ import trio
 from agentplane.authoring.effect import Effect
 from agentplane.authoring.group import Invariant
 from agentplane.authoring.raising import EffectFailed, GroupAborted, GroupForgotten, OutsideFootprint, OutsideGroup
+from agentplane.authoring.sql import SqlDescription
 from agentplane.authoring.types import CallDescription
 from agentplane.core import bounds
 from agentplane.core.dispositions import Disposition
@@ -47,7 +48,6 @@ from agentplane.engine.dispatch import REVERSAL, Bound, bind
 from agentplane.engine.stops import Divergence, Quarantine, Stop
 
 if TYPE_CHECKING:
-    from agentplane.authoring.sql import SqlDescription
     from agentplane.engine.context import StepContext
 
 Undo = CallDescription | Callable[[Any], CallDescription]
@@ -155,6 +155,8 @@ class Group:
     def atomic(self, resource: str, statement: SqlDescription) -> None:
         """Run ``statement`` in the transaction that ``commit`` opens, with the records that say so. Raises
         InvalidRequest for SQL that may not be a member, before anything runs."""
+        if not isinstance(statement, SqlDescription):
+            raise InvalidRequest(f"An atomic member is sql(text, *params, rows=N), not {type(statement).__name__}.")
         member = self._enrol(Role.ATOMIC, resource, statement)
         at = Spot(self._spot.step, self._spot.phase, member.ordinal)
         if at not in self._live.history.series:

@@ -184,3 +184,14 @@ async def test_a_false_invariant_opens_no_transaction(autojump_clock: MockClock,
         outcome = await plane.run("story.run", {})
         assert outcome.code == GroupAborted.row.code and True not in commits and entries(plane) == []
         assert desk.deeds() == ["hold", "release"]
+
+
+async def test_a_text_is_no_statement(autojump_clock: MockClock, tmp_path: Path) -> None:
+    """What is not made by ``sql`` is refused in one sentence, and what landed is taken back."""
+    desk = Desk()
+    async with opened(tmp_path, posting(desk, "DELETE FROM app_entries")) as plane:  # type: ignore[arg-type]
+        await with_table(plane)
+        outcome = await plane.run("story.run", {})
+        assert (outcome.status, outcome.code) == ("failed", "invalid_request")
+        assert "sql(text, *params, rows=N), not str" in str(outcome.reason)
+        assert desk.deeds() == ["hold", "release"]
