@@ -18,7 +18,7 @@ from agentplane.core.history import Spot
 from agentplane.core.records import Descriptor, EffectDone, EffectFailed, EffectStarted, Fault, RetryTerms, Terms
 from agentplane.core.recovery import Mode
 from agentplane.engine.dispatch import Dispatcher
-from agentplane.engine.linking import Spec
+from agentplane.engine.linking import Spec, place_of
 from agentplane.engine.stops import Divergence, WouldPerform
 from agentplane.journal import atomic
 from agentplane.journal.tx import Tx
@@ -38,7 +38,7 @@ async def transact(dispatcher: Dispatcher, members: list[tuple[Spot, SqlDescript
     announced = [_announcement(dispatcher, spot, statement) for spot, statement in members]
     specs: list[Spec] = []
     for (_, statement), started in zip(members, announced, strict=True):
-        specs += [(EffectStarted, started), (EffectDone, _place(started) | {"output": {"rows": statement.rows}})]
+        specs += [(EffectStarted, started), (EffectDone, place_of(started) | {"output": {"rows": statement.rows}})]
     statements = [statement for _, statement in members]
     reserved: list[dict[str, object]] = []
 
@@ -75,7 +75,7 @@ def _record_refused(dispatcher: Dispatcher, announced: list[dict[str, object]], 
         fault = Fault(code="atomic_refused", message=why)
         specs += [
             (EffectStarted, started),
-            (EffectFailed, _place(started) | {
+            (EffectFailed, place_of(started) | {
                 "fault": fault, "disposition": Disposition.DID_NOT_HAPPEN, "permanent": True,
             }),
         ]  # fmt: skip
@@ -113,7 +113,3 @@ def same(dispatcher: Dispatcher, spot: Spot, statement: SqlDescription) -> None:
             f"step {spot.step}, {spot.phase.wire}, ordinal {spot.ordinal}: recorded {series.first.descriptor.kind}, "
             f"asked another statement"
         )
-
-
-def _place(started: dict[str, object]) -> dict[str, object]:
-    return {name: started[name] for name in ("step", "phase", "effect_key") if name in started}

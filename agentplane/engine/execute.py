@@ -10,7 +10,6 @@ from __future__ import annotations
 import trio
 
 from agentplane.core import plan as plans
-from agentplane.core.effects import Phase
 from agentplane.core.errors import AgentplaneError
 from agentplane.core.records import CLOSING, RunConcluded
 from agentplane.core.saga import Cause
@@ -20,7 +19,7 @@ from agentplane.engine.linking import Spec
 from agentplane.engine.live import LiveRun
 from agentplane.engine.replan import replan
 from agentplane.engine.stops import Dropped, Exhausted, Quarantine
-from agentplane.engine.unwind import End, cancelled_specs, ended, unwind
+from agentplane.engine.unwind import End, cancelled_specs, unwind
 from agentplane.journal import appends, leases, timers
 from agentplane.journal.tx import Tx
 from agentplane.journal.writer import WriterLike
@@ -142,6 +141,3 @@ async def conclude(live: LiveRun, end: End) -> None:
 
     await live.log.barrier(*specs, extra=before if live.history.waiting() else None, after=after)
     live.world.observe("run.concluded", run=live.run)
-
-
-__all__ = ["End", "Phase", "conclude", "drive", "ended"]

@@ -280,5 +280,5 @@ def fault_of(live: LiveRun, error: BaseException) -> Fault:
 
 def worst(results: list[StepResult]) -> StepResult | None:
     """The most severe ending; ready order decides only within a rank."""
-    bad = [result for result in results if result.outcome != "succeeded"]
-    return min(bad, key=lambda result: (saga.severity(result.outcome), result.step)) if bad else None
+    found = saga.worst((result.step, result.outcome) for result in results)
+    return None if found is None else next(result for result in results if (result.step, result.outcome) == found)

@@ -41,7 +41,7 @@ from agentplane.core.groups import (
 )
 from agentplane.core.history import GroupSpot, History, Series, Spot
 from agentplane.core.records import EffectFailed as FailedRecord
-from agentplane.core.records import GroupOpened, GroupSettled, RetryGranted
+from agentplane.core.records import GroupOpened, GroupSettled
 from agentplane.core.recovery import Age, Repeat, decide_recovery, in_doubt
 from agentplane.engine.atomics import same, transact
 from agentplane.engine.dispatch import REVERSAL, Bound, bind
@@ -389,10 +389,10 @@ def _ended(history: History, spot: Spot) -> Ended:
         return Ended.DONE
     if in_doubt(series.attempts(), series.first.mutates):
         return Ended.IN_DOUBT
-    if any(isinstance(said, RetryGranted) for said in series.last.said):
-        return Ended.NONE  # a person has it asked again
     if isinstance(decide_recovery(series.attempts(), series.declared(), series.policy(), NO_AGE), Repeat):
-        return Ended.NONE  # a death came between two attempts: it goes on where it is asked
+        return (
+            Ended.NONE
+        )  # between two attempts (a death, a person who has it asked again) it goes on where it is asked
     outcome = series.last.outcome
     if isinstance(outcome, FailedRecord):
         return Ended.LANDED_BROKEN if outcome.disposition is Disposition.LANDED else Ended.REFUSED

@@ -28,3 +28,8 @@ def link(run: str, epoch: int, head: Head, specs: list[Spec], at_ms: int | list[
         linked.append(item)
         head = Head(record.seq, item.hash)
     return tuple(linked)
+
+
+def place_of(announced: dict[str, object]) -> dict[str, object]:
+    """The members by which an outcome names its announcement."""
+    return {name: announced[name] for name in ("step", "phase", "effect_key") if name in announced}

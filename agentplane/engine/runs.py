@@ -18,11 +18,12 @@ from agentplane.core.effects import origin
 from agentplane.core.errors import AgentplaneError, AnswerLost, Fenced, JournalCorrupt, LeaseNotHeld, StoreFailed
 from agentplane.core.history import History, read_all
 from agentplane.core.records import RunConcluded, Undecided
-from agentplane.engine.execute import End, drive
+from agentplane.engine.execute import drive
 from agentplane.engine.executor import Capabilities
 from agentplane.engine.linking import link
 from agentplane.engine.live import Gate, LiveRun
 from agentplane.engine.runlog import RunLog
+from agentplane.engine.unwind import End
 from agentplane.engine.world import World
 from agentplane.journal import appends, atomic, leases, lists, rows
 from agentplane.journal.appends import Head

@@ -17,7 +17,7 @@ from agentplane.core.errors import WaitDue
 from agentplane.core.history import History, Series
 from agentplane.core.instants import from_text, to_text
 from agentplane.core.records import EffectDone, EffectFailed, EffectStarted, Fault, RunSuspended
-from agentplane.engine.linking import Spec
+from agentplane.engine.linking import Spec, place_of
 from agentplane.engine.live import LiveRun
 from agentplane.engine.stops import Suspended
 from agentplane.journal import leases, timers
@@ -77,7 +77,7 @@ async def _end_the_due(live: LiveRun, waits: list[Wait]) -> None:
     due = [wait for wait in waits if wait.due_ms <= now_ms]
     for wait in due:
         specs += [] if wait.announced else [(EffectStarted, wait.members)]
-        specs.append((EffectDone, _place(wait.members) | {"output": wait.due_ms}))
+        specs.append((EffectDone, place_of(wait.members) | {"output": wait.due_ms}))
 
     def disarm(tx: Tx) -> None:
         for wait in due:
@@ -85,10 +85,6 @@ async def _end_the_due(live: LiveRun, waits: list[Wait]) -> None:
 
     if due:
         await live.log.barrier(*specs, extra=disarm)
-
-
-def _place(members: dict[str, object]) -> dict[str, object]:
-    return {name: members[name] for name in ("step", "phase", "effect_key") if name in members}
 
 
 def due_ms(series: Series) -> int:
