@@ -11,13 +11,17 @@ from typing import TYPE_CHECKING
 
 _PUBLIC = {
     "__version__": "agentplane.core.build",
+    "ApprovalRefused": "agentplane.core.errors",
     "Budget": "agentplane.core.budget",
     "Call": "agentplane.authoring.types",
     "CallDescription": "agentplane.authoring.types",
+    "CaseView": "agentplane.authoring.waiting",
     "Compensation": "agentplane.authoring.skill",
+    "Decision": "agentplane.authoring.proposal",
     "DidNotHappen": "agentplane.core.recovery",
     "DidNotHappenError": "agentplane.authoring.raising",
     "EffectFailed": "agentplane.authoring.raising",
+    "Event": "agentplane.authoring.waiting",
     "GroupAborted": "agentplane.authoring.raising",
     "InDoubtError": "agentplane.authoring.raising",
     "Inconclusive": "agentplane.core.recovery",
@@ -25,11 +29,13 @@ _PUBLIC = {
     "Landed": "agentplane.core.recovery",
     "LandedError": "agentplane.authoring.raising",
     "Plane": "agentplane.engine.plane",
+    "Proposal": "agentplane.authoring.proposal",
     "Recovery": "agentplane.authoring.effect",
-    "ReplayedFailureError": "agentplane.authoring.raising",
     "Replan": "agentplane.authoring.raising",
+    "ReplayedFailureError": "agentplane.authoring.raising",
     "RetryPolicy": "agentplane.core.retry",
     "Step": "agentplane.authoring.types",
+    "WaitTimedOut": "agentplane.authoring.waiting",
     "effect": "agentplane.authoring.effect",
     "given": "agentplane.authoring.plan",
     "node": "agentplane.authoring.plan",
@@ -49,6 +55,8 @@ if TYPE_CHECKING:
     from agentplane.authoring.plan import node as node
     from agentplane.authoring.plan import output_of as output_of
     from agentplane.authoring.plan import plan as plan
+    from agentplane.authoring.proposal import Decision as Decision
+    from agentplane.authoring.proposal import Proposal as Proposal
     from agentplane.authoring.raising import DidNotHappenError as DidNotHappenError
     from agentplane.authoring.raising import EffectFailed as EffectFailed
     from agentplane.authoring.raising import GroupAborted as GroupAborted
@@ -62,8 +70,12 @@ if TYPE_CHECKING:
     from agentplane.authoring.types import Call as Call
     from agentplane.authoring.types import CallDescription as CallDescription
     from agentplane.authoring.types import Step as Step
+    from agentplane.authoring.waiting import CaseView as CaseView
+    from agentplane.authoring.waiting import Event as Event
+    from agentplane.authoring.waiting import WaitTimedOut as WaitTimedOut
     from agentplane.core.budget import Budget as Budget
     from agentplane.core.build import __version__ as __version__
+    from agentplane.core.errors import ApprovalRefused as ApprovalRefused
     from agentplane.core.recovery import DidNotHappen as DidNotHappen
     from agentplane.core.recovery import Inconclusive as Inconclusive
     from agentplane.core.recovery import Landed as Landed

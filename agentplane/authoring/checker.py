@@ -19,6 +19,8 @@ from agentplane.core import bounds
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 SETS: Final = frozenset({"set", "frozenset"})
+ORDERLESS: Final = frozenset({"sorted", "len", "sum", "min", "max", "any", "all", "bool", "isinstance"})
+"""Functions whose answer does not tell in which order a set was walked."""
 SET_METHODS: Final = frozenset({"union", "intersection", "difference", "symmetric_difference"})
 
 
@@ -284,21 +286,34 @@ def _walked(node: ast.AST, cx: str, bags: set[str]) -> ast.expr | None:
     if isinstance(node, ast.For | ast.AsyncFor) and _is_set(node.iter, bags):
         return node.iter if any(_calls(child, cx) for child in [*node.body, *node.orelse]) else None
     if isinstance(node, ast.Call) and _is_of(node.func, cx):
-        for part in [*node.args, *(word.value for word in node.keywords)]:
-            inner = part.value if isinstance(part, ast.Starred) else part
-            if isinstance(part, ast.Starred) and _is_set(inner, bags):
-                return inner
-            if isinstance(inner, ast.ListComp | ast.GeneratorExp):
-                for loop in inner.generators:
-                    if _is_set(loop.iter, bags):
-                        return loop.iter
+        parts = [*node.args, *(word.value for word in node.keywords)]
+        return next((found for part in parts if (found := _handed(part, bags)) is not None), None)
     if isinstance(node, ast.ListComp | ast.GeneratorExp | ast.DictComp) and _calls(node, cx):
         return next((loop.iter for loop in node.generators if _is_set(loop.iter, bags)), None)
     return None
 
 
+def _handed(node: ast.expr, bags: set[str]) -> ast.expr | None:
+    """The set whose order is in the value of ``node``, however deep: as itself, unpacked, or walked by a list."""
+    if _is_set(node, bags):
+        return node
+    if isinstance(node, ast.Compare | ast.Lambda | ast.SetComp):
+        return None
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ORDERLESS:
+        return None
+    if isinstance(node, ast.ListComp | ast.GeneratorExp):
+        for loop in node.generators:
+            if _is_set(loop.iter, bags):
+                return loop.iter
+        return _handed(node.elt, bags)
+    inner = [child.value if isinstance(child, ast.keyword) else child for child in ast.iter_child_nodes(node)]
+    walked = (_handed(child, bags) for child in inner if isinstance(child, ast.expr))
+    return next((found for found in walked if found is not None), None)
+
+
 def _is_of(node: ast.expr, cx: str) -> bool:
-    return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == cx
+    """Whether ``node`` is an attribute of ``cx``, or of one of its (``cx.case.write``)."""
+    return isinstance(node, ast.Attribute) and _root(node) == cx
 
 
 def _calls(node: ast.AST, cx: str) -> bool:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import inspect
 import re
+import types
+import typing
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
@@ -65,6 +67,7 @@ class Effect:
         self._names = dict.fromkeys(self._signature.parameters)
         self._terms: Terms | None = None
         self._retry_terms: RetryTerms | None = None
+        self._schema: dict[str, object] | None = None
 
     def __call__(self, **args: Any) -> CallDescription:
         if args.keys() == self._names.keys():
@@ -107,12 +110,66 @@ class Effect:
             )
         return self._retry_terms
 
+    def schema(self) -> dict[str, object]:
+        """The JSON schema of the arguments, whole: an object of every parameter, whatever has a default. A parameter
+        without a type, or with one that JSON has no schema for, takes anything."""
+        if self._schema is None:
+            self._schema = arguments_schema(self.body, list(self._names))
+        return self._schema
+
 
 def to_data(value: Any) -> object:
     """A value as JSON data: msgspec Structs, enums, dates and the like become what they are on the wire."""
     if value is None or type(value) in (str, int, float, bool):
         return value
     return msgspec.to_builtins(value, str_keys=False)
+
+
+def arguments_schema(body: Body, names: Sequence[str]) -> dict[str, object]:
+    """The JSON schema of ``names`` as keyword arguments of ``body``, from its annotations."""
+    parameters = inspect.signature(body).parameters
+    typed = {name: found for name in names if (found := _json_type(body, name)) is not None}
+    schemas, parts = msgspec.json.schema_components(typed.values(), ref_template="#/$defs/{name}")
+    properties: dict[str, object] = dict.fromkeys(names, True)
+    for name, found in zip(typed, schemas, strict=True):
+        properties[name] = _unadorned(found)
+        if parameters[name].default is None:
+            properties[name] = {"anyOf": [properties[name], {"type": "null"}]}  # the default is a value that it takes
+    whole = {"type": "object", "properties": properties, "required": list(names), "additionalProperties": False}
+    return whole | ({"$defs": {name: _unadorned(part) for name, part in parts.items()}} if parts else {})
+
+
+def _json_type(body: Body, name: str) -> object:
+    """The type of one parameter, or None where it has none that JSON has a schema for."""
+    inner = inspect.unwrap(body)
+    told = getattr(inner, "__annotations__", {}).get(name)
+    if told is None:
+        return None
+    # One by one: a name that only a type checker imports must not take the others with it.
+    holder = types.SimpleNamespace(__annotations__={name: told})
+    try:
+        found = typing.get_type_hints(holder, globalns=getattr(inner, "__globals__", {}), include_extras=True)[name]
+        msgspec.json.schema(found)
+    except (NameError, AttributeError, SyntaxError, TypeError, ValueError, RecursionError):
+        return None
+    return found
+
+
+def _unadorned(schema: object) -> object:
+    """``schema`` without what is for readers only: a docstring that changes must not change what is recorded."""
+    if isinstance(schema, list):
+        return [_unadorned(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found: dict[str, object] = {}
+    for word, told in schema.items():
+        if word in ("title", "description", "examples", "default", "$comment"):
+            continue
+        if word in ("properties", "$defs"):
+            found[word] = {name: _unadorned(each) for name, each in told.items()}
+        else:
+            found[word] = told if word in ("enum", "const", "required") else _unadorned(told)
+    return found
 
 
 def _signature(kind: str, body: Body) -> inspect.Signature:

@@ -1,19 +1,22 @@
 """The types that a skill and an effect are handed.
 
-Owns ``Call`` and ``Step`` as protocols, and the call description between them. Refuses state: the engine has it.
-Invariant: what is named here is the public surface; a blocking skill gets the same names without ``await``.
+Owns ``Call``, ``Step``, ``Waits`` and ``Case`` as protocols, and the call description between them. Refuses state: the
+engine has it. Invariant: what is named here is the public surface; a blocking skill gets the same names without
+``await``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from datetime import datetime
+from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from agentplane.authoring.effect import Effect
     from agentplane.authoring.group import Invariant
+    from agentplane.authoring.proposal import Decision, Proposal
     from agentplane.authoring.sql import SqlDescription
+    from agentplane.authoring.waiting import CaseView, Event
 
 
 class CallDescription:
@@ -128,15 +131,102 @@ class GroupOpening(Protocol):
     async def __aexit__(self, *ending: Any) -> bool | None: ...
 
 
+class Case(Protocol):
+    """The matter of the run: what many runs share. Read and written only as effects."""
+
+    @property
+    def id(self) -> str: ...
+
+    async def read(self) -> CaseView:
+        """The state with its version, and the status."""
+        ...
+
+    async def write(self, state: Any, *, expected: int) -> int:
+        """Write the state over the version that was read; the new version. Raises EffectFailed (case_conflict) where
+        somebody wrote meanwhile."""
+        ...
+
+    async def set_status(self, status: str) -> str:
+        """Move to open, awaiting_external, awaiting_human, escalated or closed; the status before."""
+        ...
+
+    async def close(self) -> None:
+        """The matter is over. Raises EffectFailed (obligations_open) while something is owed."""
+        ...
+
+    async def reopen(self) -> None:
+        """Take the matter up again, with those of its keys that are free still."""
+        ...
+
+
+class Waits(Protocol):
+    """What outlives a run, as a step reaches it: waits, the case, and what is owed."""
+
+    async def sleep(self, *, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0) -> int:
+        """Wait that long without running: the run suspends, and goes on when it is time. The instant, ms UTC."""
+        ...
+
+    async def sleep_until(self, instant: int | datetime) -> int:
+        """Wait until ``instant`` (ms UTC, or an aware datetime)."""
+        ...
+
+    async def event(
+        self, kind: str, *, correlation: Mapping[str, str], deadline: str | None = None,
+        until: int | datetime | None = None, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0,
+        sender: str | None = None,
+    ) -> Event:  # fmt: skip
+        """Wait, without running, for an event of ``kind`` about all of ``correlation`` (keys by namespace).
+
+        One end of the wait is said: ``deadline`` names one that this run registered, ``until`` is an instant, the rest
+        count from now. ``sender``: only from this deliverer, such as ``peer:shop``. Raises WaitTimedOut.
+        """
+        ...
+
+    async def task(self, proposal: Proposal) -> Decision:
+        """Wait, without running, until a person has decided or the window of the proposal is over."""
+        ...
+
+    @property
+    def case(self) -> Case:
+        """The case of this run; without one each call of it raises InvalidRequest."""
+        ...
+
+    async def deadline(
+        self, name: str, *, days: int = 0, hours: int = 0, minutes: int = 0, working_days: int | None = None,
+        on: date | str | None = None, at: str | None = None, tz: str | None = None, cut_off: str | None = None,
+        holidays: str | None = None, dst: str | None = None, warn_hours: float | None = None,
+    ) -> int:  # fmt: skip
+        """Register the obligation ``name`` of the case, or of the run that has none; when it is due, ms UTC.
+
+        Reckoned through a calendar: an offset, ``working_days`` of the ``holidays`` of a place (``DE-BE``), or the day
+        ``on``; ``at`` a time of day in ``tz``; behind ``cut_off`` a day counts as the next; ``dst`` says what becomes
+        of a time that a change of the clock makes twice or never: shift, skip, first, last. Raises EffectFailed
+        (deadline_open) while one of that name is open.
+        """
+        ...
+
+    async def met(self, name: str) -> bool:
+        """What was owed was done; False where it had been breached, or given up, before."""
+        ...
+
+    async def waive(self, name: str) -> bool:
+        """Nobody waits for it any more; False where it had ended before."""
+        ...
+
+
 @runtime_checkable
-class Step(Protocol):
+class Step(Waits, Protocol):
     """The context of a step: every outward thing a skill does goes through it."""
 
     @property
     def run(self) -> str: ...
 
-    async def do(self, call: CallDescription) -> Any:
-        """Perform one effect, or read its recorded outcome back. Raises EffectFailed."""
+    async def do(self, call: CallDescription, *, approval: Decision | None = None) -> Any:
+        """Perform one effect, or read its recorded outcome back. Raises EffectFailed.
+
+        ``approval``: the decision that this very call acts on, once; what a reviewer amended is what is performed.
+        Raises ApprovalRefused where it was not approved, is not the call that was, or was acted on elsewhere.
+        """
         ...
 
     async def gather(self, *calls: CallDescription) -> list[Any]:
@@ -150,14 +240,6 @@ class Step(Protocol):
     async def uuid(self) -> str: ...
 
     async def random(self) -> float: ...
-
-    async def sleep(self, *, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0) -> int:
-        """Wait that long without running: the run suspends, and goes on when it is time. The instant, ms UTC."""
-        ...
-
-    async def sleep_until(self, instant: int | datetime) -> int:
-        """Wait until ``instant`` (ms UTC, or an aware datetime)."""
-        ...
 
     def group(self, name: str, resources: Sequence[str]) -> GroupOpening:
         """Open an effect group: ``async with cx.group("checkout", ["inventory", "notify"]) as g``."""

@@ -88,6 +88,33 @@ MAX_RUNNING: Final = 256
 MAX_ADMITTED: Final = 10_000
 """Open runs beyond which an admission is answered 429."""
 
+# --- what outlives a run -----------------------------------------------------------------------------
+CASE_KEYS_MAX: Final = 16
+"""Business keys of one case, of one wait, or of one event."""
+NAMESPACE_CHARS_MAX: Final = 64
+KEY_CHARS_MAX: Final = 256
+"""A business key's value: an order number, not a payload."""
+CASE_STATE_BYTES_MAX: Final = 256 * KIB
+EVENT_BYTES_MAX: Final = 256 * KIB
+"""Canonical bytes of one event's payload."""
+EVENT_ID_CHARS_MAX: Final = 512
+PROPOSAL_BYTES_MAX: Final = 256 * KIB
+"""Canonical bytes of what a person is asked to decide."""
+AUDIENCE_MAX: Final = 32
+"""Roles and names that one task is for, and as many that it excludes."""
+SWEEP_TIMERS: Final = 128
+SWEEP_OBLIGATIONS: Final = 512
+SWEEP_TASKS: Final = 512
+SWEEP_DELIVERIES: Final = 128
+SWEEP_UNIT: Final = 64
+"""Rows that one unit of the sweep changes: a few milliseconds of the writer."""
+SWEEP_DEAD: Final = 512
+EVENT_KEPT_S: Final = 7 * 86_400
+"""How long an event that nobody claims is kept for a waiter, before it is a dead letter."""
+SCHEDULES_MAX: Final = 1_000
+SCHEDULE_MISSED_MAX: Final = 1_000
+"""Missed instants of one schedule that are admitted at once; what is older is skipped, and told."""
+
 # --- effects --------------------------------------------------------------------------------------
 EFFECT_TIMEOUT_S: Final = 20
 EFFECT_TIMEOUT_MAX_S: Final = 86_400

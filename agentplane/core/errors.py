@@ -111,6 +111,69 @@ class NotApplicable(Refusal):
     row = Row("not_applicable", "caller", EXIT_NO, 409, "Read the run's status; another verb may apply.")
 
 
+class CaseConflict(Refusal):
+    """The matter, or the keys of it, are not what the caller read; ``details`` name the cases."""
+
+    row = Row("case_conflict", "caller", EXIT_NO, 409, "Read the case again, and act on what stands now.")
+
+
+class ObligationOpen(Refusal):
+    row = Row("obligations_open", "caller", EXIT_NO, 409, "Meet or waive what is named, then close the case.")
+
+
+class InvalidEvent(AgentplaneError):
+    """An envelope that was not understood: nothing of it is stored, and no guess is made."""
+
+    row = Row("invalid_event", "caller", EXIT_USAGE, 400, "Correct the event; nothing of it was stored.")
+
+
+class ReservedKind(AgentplaneError):
+    row = Row("reserved_kind", "caller", EXIT_NO, 403, "Use a kind of your own; `agentplane.` is the plane's.")
+
+
+# --- tasks: who may decide, before what may be decided --------------------------------------------
+class Excluded(Refusal):
+    row = Row("excluded", "caller", EXIT_NO, 403, "Let another person decide: who asked for it does not.")
+
+
+class WrongRole(Refusal):
+    row = Row("wrong_role", "caller", EXIT_NO, 403, "Let one of the task's audience decide.")
+
+
+class BasisTooWeak(Refusal):
+    row = Row("basis_too_weak", "caller", EXIT_NO, 403, "Present a stronger identity, such as a person's token.")
+
+
+class NotPending(Refusal):
+    row = Row("not_pending", "caller", EXIT_NO, 409, "Read the task: nothing waits for a decision there any more.")
+
+
+class AlreadyClaimed(Refusal):
+    row = Row("already_claimed", "caller", EXIT_NO, 409, "Ask who holds it, or wait until it is released.")
+
+
+class NotHeld(Refusal):
+    row = Row("not_held", "caller", EXIT_NO, 409, "Read the task: who holds it, if anybody, is named there.")
+
+
+class AlreadyAnswered(Refusal):
+    row = Row("already_answered", "caller", EXIT_NO, 409, "Read the task: its decision stands.")
+
+
+class StaleVersion(Refusal):
+    row = Row("stale_version", "caller", EXIT_NO, 412, "Read it again with `agentplane tasks show`, then decide.")
+
+
+class AmendmentRefused(Refusal):
+    row = Row("amendment_refused", "caller", EXIT_NO, 422, "Send the arguments whole, as the task's schema has them.")
+
+
+class ApprovalRefused(Refusal):
+    """A call that no approval covers: not approved, not the exact arguments, or consumed at another place."""
+
+    row = Row("approval_refused", "operator", EXIT_NO, 409, "Make the call that was approved, once, or ask again.")
+
+
 # --- wait -----------------------------------------------------------------------------------------
 class LeaseHeld(Refusal):
     row = Row("lease_held", "wait", EXIT_OPERATIONAL, 409, "A live owner holds this run: wait for it, or drain it.")

@@ -20,6 +20,8 @@ from agentplane.core.records import (
     BudgetRaised,
     BudgetReadmitted,
     BudgetRefused,
+    CaseBound,
+    DeadlineRegistered,
     EffectDone,
     EffectFailed,
     EffectReconciled,
@@ -72,7 +74,10 @@ class GroupState:
         self.settled: GroupSettled | None = None
 
 
-WAITS: Final = frozenset({"timer.sleep"})
+SLEEP: Final = "timer.sleep"
+AWAIT: Final = "event.await"
+TASK: Final = "task.open"
+WAITS: Final = frozenset({SLEEP, AWAIT, TASK})
 """Kinds whose announcement waits for something to come, and is no orphan while it does."""
 
 
@@ -242,6 +247,10 @@ class History:
     def __init__(self, run: str) -> None:
         self.run = run
         self.admitted: RunAdmitted | None = None
+        self.case: CaseBound | None = None
+        self.deadlines: dict[str, DeadlineRegistered] = {}
+        self.consumed: dict[str, tuple[Spot, str]] = {}
+        """Approvals by task: the one place that each was consumed at, and the digest it was consumed for."""
         self.plan: PlanFrozen | None = None
         self.started: dict[int, StepStarted] = {}
         self.finished: dict[int, StepFinished] = {}
@@ -341,6 +350,16 @@ def _admitted(history: History, record: RunAdmitted) -> None:
     history.admitted = record
 
 
+def _case(history: History, record: CaseBound) -> None:
+    if record.case is None or history.case is not None:
+        raise history._impossible(record, "a run is bound to one case, and once")
+    history.case = record
+
+
+def _deadline(history: History, record: DeadlineRegistered) -> None:
+    history.deadlines[record.name] = record
+
+
 def _plan(history: History, record: PlanFrozen) -> None:
     history.plan = record
     history.frozen.append(record)
@@ -373,6 +392,8 @@ def _effect_started(history: History, record: EffectStarted) -> None:
     if series.trials and series.last.outcome is None and not series.last.said:
         raise history._impossible(record, f"attempt {record.attempt - 1} has no outcome (P3)")
     history.series[spot] = history._steps.setdefault((spot.step, phase), {})[spot.ordinal] = series
+    if record.approval is not None:
+        history.consumed.setdefault(record.approval.task, (spot, record.approval.digest))
     trial = Trial(record)
     series.trials.append(trial)
     history.by_key[record.effect_key] = (series, trial)
@@ -453,6 +474,8 @@ def _budget_raised(history: History, record: BudgetRaised) -> None:
 
 READ: Final[dict[type[Record], Callable[[History, Any], None]]] = {
     RunAdmitted: _admitted,
+    CaseBound: _case,
+    DeadlineRegistered: _deadline,
     PlanFrozen: _plan,
     StepStarted: _step_started,
     StepFinished: _step_finished,

@@ -1,4 +1,4 @@
-"""The lives of runs, steps, effects and groups, as tables.
+"""The lives of runs, steps, effects and groups, and of what outlives a run, as tables.
 
 Owns which event may follow which state; what is absent is illegal. Refuses to perform anything. Invariant:
 the diagrams in the docs are made from these tables, and every (state, event) pair is legal or refused.
@@ -108,7 +108,82 @@ GROUP: Final[Table] = {
 }
 """A group in doubt stays ``open``; out of ``quarantined`` it comes when a person has answered for what is out."""
 
-TABLES: Final[Mapping[str, Table]] = {"run": RUN, "step": STEP, "effect": EFFECT, "group": GROUP}
+CASE: Final[Table] = {
+    ("none", "CaseBound"): "open",
+    ("open", "set awaiting_external"): "awaiting_external",
+    ("open", "set awaiting_human"): "awaiting_human",
+    ("open", "set escalated"): "escalated",
+    ("open", "breach"): "escalated",
+    ("open", "close"): "closed",
+    ("awaiting_external", "set open"): "open",
+    ("awaiting_external", "set awaiting_human"): "awaiting_human",
+    ("awaiting_external", "set escalated"): "escalated",
+    ("awaiting_external", "breach"): "escalated",
+    ("awaiting_external", "close"): "closed",
+    ("awaiting_human", "set open"): "open",
+    ("awaiting_human", "set awaiting_external"): "awaiting_external",
+    ("awaiting_human", "set escalated"): "escalated",
+    ("awaiting_human", "breach"): "escalated",
+    ("awaiting_human", "close"): "closed",
+    ("escalated", "set open"): "open",
+    ("escalated", "set awaiting_external"): "awaiting_external",
+    ("escalated", "set awaiting_human"): "awaiting_human",
+    ("escalated", "breach"): "escalated",
+    ("escalated", "close"): "closed",
+    ("closed", "reopen"): "open",
+}
+"""``close`` is legal only while no obligation is pending or warned, and ``reopen`` takes only keys that are free. A
+closed case takes on nothing, so nothing of it is breached any more."""
+
+TASK: Final[Table] = {
+    ("none", "open"): "open",
+    ("open", "claim"): "claimed",
+    ("open", "decide"): "completed",
+    ("open", "expire"): "expired",
+    ("open", "escalate"): "escalated",
+    ("open", "withdraw"): "withdrawn",
+    ("claimed", "release"): "open",
+    ("claimed", "take over"): "claimed",
+    ("claimed", "decide"): "completed",
+    ("claimed", "expire"): "expired",
+    ("claimed", "escalate"): "escalated",
+    ("claimed", "withdraw"): "withdrawn",
+    ("escalated", "claim"): "escalated",
+    ("escalated", "release"): "escalated",
+    ("escalated", "take over"): "escalated",
+    ("escalated", "decide"): "completed",
+    ("escalated", "withdraw"): "withdrawn",
+}
+"""A claim does not take an escalated task back from ``escalated``: its window is over, and nothing asks again."""
+
+OBLIGATION: Final[Table] = {
+    ("none", "DeadlineRegistered"): "pending",
+    ("pending", "warn"): "warned",
+    ("pending", "breach"): "breached",
+    ("pending", "meet"): "met",
+    ("pending", "cancel"): "cancelled",
+    ("warned", "breach"): "breached",
+    ("warned", "meet"): "met",
+    ("warned", "cancel"): "cancelled",
+    ("breached", "acknowledge"): "breached",
+}
+"""What was breached stays breached, accounted for or not."""
+
+EVENT: Final[Table] = {
+    ("none", "store"): "buffered",
+    ("buffered", "claim"): "claimed",
+    ("buffered", "consume"): "consumed",
+    ("buffered", "age out"): "dead",
+    ("claimed", "consume"): "consumed",
+    ("claimed", "retire"): "dead",
+}
+"""``claimed`` is a claim whose outcome is not recorded: the shape that two stores can be left in. It is finished, or
+retired where the wait that it names has ended."""
+
+TABLES: Final[Mapping[str, Table]] = {
+    "run": RUN, "step": STEP, "effect": EFFECT, "group": GROUP,
+    "case": CASE, "task": TASK, "obligation": OBLIGATION, "event": EVENT,
+}  # fmt: skip
 
 
 def states(table: Table) -> list[str]:
@@ -134,3 +209,6 @@ def mermaid(table: Table) -> str:
     lines = ["stateDiagram-v2"]
     lines += [f"    {names[before]} --> {names[after]}: {event}" for (before, event), after in table.items()]
     return "\n".join(lines)
+
+
+CASE_STATUSES: Final = tuple(one for one in states(CASE) if one != "none")

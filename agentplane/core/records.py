@@ -115,6 +115,20 @@ class Fault(Member, frozen=True, kw_only=True):
     type: str | None = None
 
 
+class Key(Member, frozen=True, kw_only=True):
+    """One business key: what a matter is known by, or what a message is about."""
+
+    namespace: str
+    value: str
+
+
+class Approved(Member, frozen=True, kw_only=True):
+    """What an announcement consumes: the task that a person decided, and the digest of the exact arguments."""
+
+    task: Hex32
+    digest: Hex32
+
+
 class Undecided(Member, frozen=True, kw_only=True):
     """An effect nobody can account for: ``announced`` (never heard of) or ``inconclusive`` (asked,
     unknown)."""
@@ -160,6 +174,15 @@ class RunAdmitted(Record, frozen=True, tag=True, kw_only=True):
     budget: dict[str, int] | None = None
 
 
+class CaseBound(Record, frozen=True, tag=True, kw_only=True):
+    """The run is of the case in its envelope. ``opened``: this run opened it, else it joined one that was open;
+    ``correlation``: the keys it was asked under, by namespace."""
+
+    case_kind: str
+    opened: bool
+    correlation: list[Key]
+
+
 class PlanFrozen(Record, frozen=True, tag=True, kw_only=True):
     steps: list[str]
     plan: Json
@@ -199,11 +222,16 @@ class EffectStarted(Record, frozen=True, tag=True, kw_only=True):
     group: Natural | None = None
     role: str | None = None
     clock_s: Natural | None = None
+    approval: Approved | None = None
 
 
 class EffectDone(Record, frozen=True, tag=True, kw_only=True):
+    """``source`` and ``by`` where a wait was ended by a message or a person: who sent it, who decided."""
+
     output: Json = None
     blob: Blob | None = None
+    source: str | None = None
+    by: Actor | None = None
     withheld: list[str] = []
     spend: Spend = Spend()
     declared: Label = CONSERVATIVE
@@ -291,6 +319,24 @@ class StepKept(Record, frozen=True, tag=True, kw_only=True):
     why: str
 
 
+class DeadlineRegistered(Record, frozen=True, tag=True, kw_only=True):
+    """An obligation of the case, or of the run where it has none: due at ``resolved_at``, warned of at ``warn_at``;
+    ``calendar_digest`` covers the rules and the holidays that the instant was reckoned with."""
+
+    name: str
+    resolved_at: Instant
+    warn_at: Instant
+    calendar_digest: Hex32
+
+
+class DeadlineTransition(Record, frozen=True, tag=True, kw_only=True):
+    """The run moved an obligation: ``to`` is met or cancelled."""
+
+    name: str
+    before: str = msgspec.field(name="from")
+    to: str
+
+
 class RunSuspended(Record, frozen=True, tag=True, kw_only=True):
     """The run waits and holds no lease. ``until``: the first instant at which a timer of it is due."""
 
@@ -335,7 +381,7 @@ class RunConcluded(Record, frozen=True, tag=True, kw_only=True):
 
 
 class Swept(Record, frozen=True, tag=True, kw_only=True):
-    """One act of the sweep, in a sealed run of its own: ``subject`` is the run acted on."""
+    """One act of the sweep, in a sealed run of its own: ``subject`` is the run, case, task or obligation acted on."""
 
     subject: str
     action: str
@@ -343,16 +389,19 @@ class Swept(Record, frozen=True, tag=True, kw_only=True):
 
 
 class PlaneActed(Record, frozen=True, tag=True, kw_only=True):
-    """An act on the plane itself (pause, release, reload), in a sealed run of its own."""
+    """An act of a person that is of no run (pause, release, a claim, an acknowledgement), in a sealed run of its own.
+    ``subject``: what was acted on, where it is not the plane."""
 
     action: str
     acted_by: Actor
+    subject: str | None = None
     reason: str | None = None
     detail: Json = None
 
 
 KINDS: Final[tuple[type[Record], ...]] = (
     RunAdmitted,
+    CaseBound,
     PlanFrozen,
     StepStarted,
     StepFinished,
@@ -366,6 +415,8 @@ KINDS: Final[tuple[type[Record], ...]] = (
     UnwindBegan,
     StepCompensated,
     StepKept,
+    DeadlineRegistered,
+    DeadlineTransition,
     RunSuspended,
     BudgetRefused,
     BudgetReadmitted,

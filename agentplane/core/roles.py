@@ -11,7 +11,8 @@ from typing import Final
 
 READ: Final = frozenset({
     "api:status.read", "api:run.list", "api:run.read", "api:run.history", "api:run.live", "api:run.waiting",
-    "api:attention", "api:check", "api:config.read", "api:metrics.read",
+    "api:attention", "api:check", "api:config.read", "api:metrics.read", "api:case.list", "api:case.read",
+    "api:obligation.list", "api:deadletter.list",
 })  # fmt: skip
 AUTHOR: Final = frozenset({"api:run.start", "api:event.deliver", "api:run.read", "api:status.read"})
 REVIEW: Final = frozenset({"api:task.list", "api:task.read", "api:task.claim", "api:task.release", "api:task.decide"})
@@ -27,6 +28,7 @@ OPERATE: Final = frozenset(
         "api:plane.release",
         "api:plane.reload",
         "api:plane.backup",
+        "api:notify.test",
     }
 )
 SUPERVISE: Final = frozenset(
@@ -56,7 +58,7 @@ ACTIONS: Final = READ | AUTHOR | REVIEW | OPERATE | SUPERVISE | AUDIT
 
 SPEAKS_FOR_A_PERSON: Final = frozenset({
     "api:effect.reconcile", "api:run.reopen", "api:run.abandon", "api:run.retry", "api:task.decide",
-    "api:obligation.acknowledge", "api:run.raise",
+    "api:obligation.acknowledge", "api:run.raise", "api:task.claim", "api:task.release", "api:task.takeover",
 })  # fmt: skip
 """Acts a machine identity (root, the plane's own uid) may not do once ``[access]`` exists."""
 

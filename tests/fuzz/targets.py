@@ -18,9 +18,13 @@ import msgspec
 
 from agentplane.appliance import settings
 from agentplane.authoring.sql import SqlDescription
-from agentplane.core import bounds, budget, canonical, codec, contract, errors, ids, instants, plan
+from agentplane.core import bounds, budget, canonical, cloudevents, codec, contract, errors, ids, instants, plan
+from agentplane.core.correlation import keys_data, keys_from
+from agentplane.core.deciding import decide
 from agentplane.core.errors import InvalidInput, InvalidRequest, Settings, UnreadableRecord
 from agentplane.core.history import read_all
+from agentplane.core.rendering import render_value
+from agentplane.core.tasks import action_digest
 from agentplane.journal import application, atomic, lock, mark
 from agentplane.journal.tx import Tx
 from agentplane.surface import access, paging, requests
@@ -133,6 +137,56 @@ def _budget(raw: bytes) -> object:
     return budget.narrow(budget.Budget(max_effects=200), budget.from_data(data)).to_data()
 
 
+def _event(content_type: str) -> Callable[[bytes], object]:
+    """``POST /events`` with one content type and no headers of an event."""
+    return lambda raw: _taken(cloudevents.parse(content_type, [], raw))
+
+
+def _event_of_headers(raw: bytes) -> object:
+    """``POST /events`` as a door hands it on: lines of headers, an empty one, and the body."""
+    head, _, body = raw.partition(b"\n\n")
+    lines = (line.partition(":") for line in head.decode("latin-1").split("\n"))
+    headers = [(name, value.strip()) for name, _, value in lines]
+    content_type = next((value for name, value in headers if name.lower() == "content-type"), "")
+    return _taken(cloudevents.parse(content_type, headers, body))
+
+
+def _taken(event: cloudevents.Incoming) -> object:
+    """What was taken in can be stored, matched and shown."""
+    assert event.keys and event.id and event.kind and not event.kind.startswith(cloudevents.RESERVED)
+    assert keys_from(keys_data(event.keys)) == event.keys
+    assert len(canonical.encode(event.payload)) <= bounds.EVENT_BYTES_MAX
+    return event
+
+
+def _correlation(raw: bytes) -> object:
+    keys = keys_from(canonical.decode(raw, max_bytes=bounds.BODY_BYTES_MAX, max_depth=bounds.JSON_DEPTH_MAX))
+    assert keys_from(keys_data(keys)) == keys
+    return keys
+
+
+def _decision(raw: bytes) -> object:
+    """What a person says of a task that proposes an action; what is approved is one exact call."""
+    said = canonical.decode(raw, max_bytes=bounds.BODY_BYTES_MAX, max_depth=bounds.JSON_DEPTH_MAX)
+    told = said if isinstance(said, dict) else {}
+    made = decide(
+        PROPOSAL, told.get("decision"), reason=told.get("reason"), amendment=told.get("amendment"),
+        answer=told.get("answer"),
+    )  # fmt: skip
+    assert canonical.encode(made)
+    args = PROPOSAL["action"]["args"] if made["amendment"] is None else made["amendment"]
+    assert made["digest"] == (action_digest("pay.refund", args) if made["approved"] else None)
+    return made
+
+
+def _shown(raw: bytes) -> object:
+    """Any JSON value, as a person is shown it."""
+    value = canonical.decode(raw, max_bytes=bounds.PROPOSAL_BYTES_MAX, max_depth=bounds.JSON_DEPTH_MAX)
+    shown = render_value(value)
+    assert shown.text and "\u202e" not in shown.text and "\u200b" not in shown.text
+    return shown
+
+
 def _application() -> apsw.Connection:
     """A store's connection as a member meets it: a table of the journal's, and one of the application's."""
     connection = apsw.Connection(":memory:")
@@ -201,6 +255,34 @@ PLAN = json.dumps({
          "args": {"price": {"node": 0, "path": ["price", 1]}, "limit": {"constant": 5}}},
     ],
 }).encode()  # fmt: skip
+EVENT = b"""{"specversion":"1.0","id":"evt-1","source":"/shops/7","type":"shipment.delivered","subject":"A-1",
+"time":"2026-12-01T09:00:00Z","datacontenttype":"application/json","traceparent":"00-1","data":{"signed_by":"x"}}"""
+HEADERS = b"""Content-Type: application/json
+ce-specversion: 1.0
+ce-id: evt%2D1
+ce-source: /shops/7
+ce-type: shipment.delivered
+ce-subject: "A-1"
+ce-time: 2026-12-01T09:00:00+01:00
+ce-traceparent: 00-1
+
+{"signed_by":"x"}"""
+NATIVE = b"""{"id":"evt-1","kind":"shipment.delivered","correlation":{"order":"A-1","customer":"9"},"payload":{"n":1.5},
+"source":"/shops/7"}"""
+PROPOSAL: dict[str, Any] = {
+    "action": {
+        "kind": "pay.refund",
+        "args": {"order": "A-1", "minor": 4200},
+        "schema": {
+            "type": "object",
+            "properties": {"order": {"type": "string"}, "minor": {"type": "integer", "minimum": 1}},
+            "required": ["order", "minor"],
+            "additionalProperties": False,
+        },
+    }
+}
+APPROVE = b'{"decision":"approve","reason":"less","amendment":{"order":"A-1","minor":100}}'
+ANSWER = b'{"decision":"answer","reason":"which","answer":{"carrier":["x",1.5,null]}}'
 SCRIPT = b"""-- a ledger; of its own
 CREATE TABLE app_ledger (id TEXT PRIMARY KEY, amount INTEGER NOT NULL DEFAULT 0) STRICT;
 CREATE INDEX app_by_amount ON app_ledger (amount);
@@ -208,6 +290,7 @@ CREATE TRIGGER app_no BEFORE DELETE ON app_ledger BEGIN SELECT raise(ABORT, 'a; 
 INSERT INTO app_ledger VALUES ('x;"y"', 3);
 """
 NOT_DATA: tuple[type[Exception], ...] = (canonical.CanonicalError,)
+NO_EVENT: tuple[type[Exception], ...] = (errors.InvalidEvent, errors.ReservedKind, errors.PayloadTooLarge)
 REFUSED: tuple[type[Exception], ...] = (InvalidRequest, InvalidInput, *NOT_DATA)
 
 
@@ -222,6 +305,12 @@ def _targets() -> tuple[Target, ...]:
          (b"\n".join(stored[:2]), stored[0]), bounds.RECORD_BYTES_MAX),
         ("plan", _plan, (msgspec.ValidationError, *NOT_DATA), (PLAN,), body),
         ("budget", _budget, (errors.BudgetFault, *NOT_DATA), (b'{"max_effects":20,"max_tokens":5}', b"{}"), body),
+        ("event-structured", _event(cloudevents.STRUCTURED), NO_EVENT, (EVENT,), cloudevents.BODY_BYTES_MAX),
+        ("event-binary", _event_of_headers, NO_EVENT, (HEADERS,), cloudevents.BODY_BYTES_MAX),
+        ("event-native", _event("application/json"), NO_EVENT, (NATIVE,), cloudevents.BODY_BYTES_MAX),
+        ("correlation", _correlation, REFUSED, (b'{"order":"A-1","customer.id":"9"}',), body),
+        ("decision", _decision, (errors.AmendmentRefused, errors.PayloadTooLarge, *REFUSED), (APPROVE, ANSWER), body),
+        ("shown", _shown, REFUSED, (NATIVE, b'["p\xd0\xb0ypal","\xe2\x80\xae"]'), bounds.PROPOSAL_BYTES_MAX),
         ("member-sql", _member, REFUSED,
          (b"INSERT INTO app_entries VALUES ('a', 1)", b"UPDATE app_entries SET amount = 1 WHERE id = 'x'"),
          bounds.ATOMIC_SQL_BYTES_MAX),

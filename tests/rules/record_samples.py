@@ -11,11 +11,15 @@ from agentplane.core.dispositions import Disposition
 from agentplane.core.records import (
     CONSERVATIVE,
     Actor,
+    Approved,
     Basis,
     Blob,
     BudgetRaised,
     BudgetReadmitted,
     BudgetRefused,
+    CaseBound,
+    DeadlineRegistered,
+    DeadlineTransition,
     Descriptor,
     EffectDone,
     EffectFailed,
@@ -25,6 +29,7 @@ from agentplane.core.records import (
     Fault,
     GroupOpened,
     GroupSettled,
+    Key,
     Label,
     PlaneActed,
     PlanFrozen,
@@ -51,6 +56,8 @@ from agentplane.core.recovery import Mode
 RUN = "run_01KB9ZJ5Y3QWERTYASDFGHZXCV"
 AT = "2026-11-30T15:41:07.123Z"
 KEY = "0f" * 32
+CASE = "case_01KB9ZJ5Y3QWERTYASDFGHZXCV"
+TASK = "7e" * 32
 ORIGIN = "a1" * 32
 ANNA = Actor(actor="os:anna", basis=Basis.CONNECTED, uid=1001)
 LABEL = Label(trust="untrusted", sensitivity="internal", provenance=("sender:a", "tool://s/n"))
@@ -105,7 +112,7 @@ def samples() -> list[Record]:
             idempotency_key="ticket-7",
             admitted_by=ANNA,
             budget={"effects": 12},
-            case="case_01KB9ZJ5Y3QWERTYASDFGHZXCV",
+            case=CASE,
         ),
         make(
             PlanFrozen,
@@ -126,6 +133,7 @@ def samples() -> list[Record]:
             group=2,
             role="reversible",
             clock_s=1_796_053_267,
+            approval=Approved(task=TASK, digest="5d" * 32),
             outbound_label=LABEL,
             terms=Terms(mode=Mode.RECONCILE, probe=True, window_s=60, timeout_ms=1_000, settle_ms=2_000),
             retry=RetryTerms(max_attempts=5, base_ms=1, multiplier=3, cap_ms=9),
@@ -134,6 +142,8 @@ def samples() -> list[Record]:
             5,
             output={"text": "\u20ac\u2028\\", "big": 12345678901234567890123, "list": [None, True, 1.5]},
             blob=Blob(digest="b2" * 32, size=1_048_577),
+            source="peer:shop",
+            by=ANNA,
             withheld=["/token"],
             spend=Spend(tokens=7, minor_units=3),
             declared=LABEL,
@@ -179,11 +189,29 @@ def samples() -> list[Record]:
             output_label=LABEL,
             fault=Fault(code="effect_failed", message="no"),
         ),
+        make(
+            CaseBound,
+            2,
+            case=CASE,
+            case_kind="refunds.issue",
+            opened=True,
+            correlation=[Key(namespace="customer", value="\u00c4-9"), Key(namespace="order", value="A-1")],
+        ),
         make(GroupOpened, 4, step=0, phase="compensating", group="order", index=2, resources=["ledger", "stock"]),
         make(GroupSettled, 5, step=0, group="order", index=2, outcome="aborted", detail="the sum is zero"),
         make(UnwindBegan, 6, cause="cancelled", steps=[2, 0]),
         make(StepCompensated, 7, step=2, phase="compensating", compensation="order.reserve", outcome={"released": 1}),
         make(StepKept, 8, step=0, why="pivot"),
+        make(
+            DeadlineRegistered,
+            8,
+            step=1,
+            name="reply",
+            resolved_at="2026-12-07T16:00:00.000Z",
+            warn_at="2026-12-06T16:00:00.000Z",
+            calendar_digest="ca" * 32,
+        ),
+        make(DeadlineTransition, 9, step=1, phase="compensating", name="reply", before="warned", to="met"),
         make(RunSuspended, 9, reason="waits for a timer", until="2026-12-01T09:00:00.000Z"),
         make(BudgetRefused, 10, step=3, phase="forward", limit="max_effects", allowed=12, used=12, ordinal=4),
         make(BudgetReadmitted, 11, step=3, limit="max_effects", ordinal=4),
@@ -200,7 +228,7 @@ def samples() -> list[Record]:
             live_spend=Spend(minor_units=4),
         ),
         make(Swept, 1, subject=RUN, action="run_recovered", detail="epoch 2"),
-        make(PlaneActed, 1, action="pause", acted_by=ANNA, reason="incident", detail={"runs": 3}),
+        make(PlaneActed, 1, action="pause", acted_by=ANNA, subject=TASK, reason="incident", detail={"runs": 3}),
     ]
 
 

@@ -43,7 +43,11 @@ def test_every_class_of_the_module_is_in_the_table() -> None:
         (errors.DiskLow, 4, 507), (errors.TooManyRuns, 4, 429), (errors.UndecidedEffect, 1, 409),
         (errors.StoreLocked, 4, 503), (errors.NotServing, 4, 503), (errors.Undecodable, 6, 500),
         (errors.Diverged, 1, 409), (errors.PlanRefused, 2, 422), (errors.BudgetFault, 2, 422),
-        (errors.AtomicRefused, 1, 409),
+        (errors.AtomicRefused, 1, 409), (errors.CaseConflict, 1, 409), (errors.ObligationOpen, 1, 409),
+        (errors.InvalidEvent, 2, 400), (errors.ReservedKind, 1, 403), (errors.Excluded, 1, 403),
+        (errors.WrongRole, 1, 403), (errors.BasisTooWeak, 1, 403), (errors.NotPending, 1, 409),
+        (errors.AlreadyClaimed, 1, 409), (errors.NotHeld, 1, 409), (errors.AlreadyAnswered, 1, 409),
+        (errors.StaleVersion, 1, 412), (errors.AmendmentRefused, 1, 422), (errors.ApprovalRefused, 1, 409),
     ],
 )  # fmt: skip
 def test_the_statuses_that_others_lean_on(cls: type[AgentplaneError], exit_status: int, http: int) -> None:
@@ -63,6 +67,7 @@ def test_what_a_unit_decides_is_a_refusal_and_what_breaks_is_not() -> None:
     """W3 rests on the difference: a refusal rolls its unit back, and its batch goes on."""
     refusals = {cls.__name__ for cls in EVERY if issubclass(cls, Refusal)}
     decided = {"Fenced", "HeadMoved", "LeaseHeld", "LeaseNotHeld", "DuplicateEffect", "DuplicateAdmission"}
+    decided |= {"CaseConflict", "ObligationOpen", "Excluded", "NotPending", "AlreadyAnswered", "StaleVersion"}
     assert decided | {"RunSealed", "OpenEffects", "DiskLow", "NotFound", "WaitDue", "AtomicRefused"} <= refusals
     assert (
         not {"PlanRefused", "BudgetFault", "InvariantViolation", "StoreFailed", "JournalCorrupt", "StoreBusy"}

@@ -12,6 +12,10 @@ from agentplane.core.errors import JournalCorrupt
 from agentplane.core.history import History, Series, Spot, read_all
 from agentplane.core.instants import from_text, to_text
 from agentplane.core.records import (
+    Approved,
+    CaseBound,
+    DeadlineRegistered,
+    Descriptor,
     QuarantineDecided,
     Record,
     RetryGranted,
@@ -26,7 +30,7 @@ from agentplane.core.records import (
 )
 from agentplane.core.recovery import Age, Answer, Attempt, Declared, Doubt, Mode, Said, in_doubt
 from agentplane.core.retry import RetryPolicy
-from rules.record_samples import ANNA, AT, RUN, done, failed, make, samples, started, verdict
+from rules.record_samples import ANNA, AT, CASE, RUN, done, failed, make, samples, started, verdict
 
 KEYS = [f"{i:064x}" for i in range(10)]
 ADMITTED = samples()[0]
@@ -277,3 +281,63 @@ def test_the_latest_attempt_may_have_begun_long_after_its_announcement() -> None
     assert series.age(at + 60_000).last_ms == at + 59_000
     history.add(failed(2, effect_key=KEYS[0], at=to_text(at + 9_000)))
     assert series.age(at + 60_000).last_ms == series.age(None).last_ms == at + 8_000
+
+
+# --- what outlives the run -------------------------------------------------------------------------------------------
+
+
+def bound(seq: int, **members: Any) -> CaseBound:
+    return make(CaseBound, seq, **({"case": CASE, "case_kind": "c", "opened": True, "correlation": []} | members))
+
+
+def owed(seq: int, at: str) -> DeadlineRegistered:
+    return make(
+        DeadlineRegistered, seq, step=0, name="reply", resolved_at=at, warn_at=AT, calendar_digest="ca" * 32
+    )  # fmt: skip
+
+
+def test_a_run_is_bound_to_one_case_and_once() -> None:
+    """The case is the envelope's; a second binding, or one to none, is a damaged journal."""
+    assert read_all(RUN, [ADMITTED]).case is None
+    history = read_all(RUN, [ADMITTED, bound(2)])
+    assert history.case is not None and history.case.case == CASE
+    for bad in ([ADMITTED, bound(2), bound(3)], [ADMITTED, bound(2, case=None)]):
+        with pytest.raises(JournalCorrupt, match="one case"):
+            read_all(RUN, bad)
+
+
+def test_a_deadline_of_a_name_is_the_one_that_was_registered_last() -> None:
+    """One that has ended makes room for another of its name."""
+    first, second = owed(3, "2026-12-07T16:00:00.000Z"), owed(4, "2026-12-14T16:00:00.000Z")
+    begun = [ADMITTED, samples()[1]]
+    assert read_all(RUN, begun).deadlines == {}
+    assert read_all(RUN, [*begun, first]).deadlines == {"reply": first}
+    assert read_all(RUN, [*begun, first, second]).deadlines == {"reply": second}
+
+
+def test_an_approval_is_consumed_at_the_place_that_announced_it_first() -> None:
+    """The attempts of that place share it; it never moves to another."""
+    task, digest = "7e" * 32, "5d" * 32
+    approval = Approved(task=task, digest=digest)
+    records = [
+        ADMITTED, samples()[1], make(StepStarted, 3, step=0, skill="s"),
+        started(4, effect_key=KEYS[0], approval=approval),
+        failed(5, Disposition.DID_NOT_HAPPEN, effect_key=KEYS[0]),
+        started(6, effect_key=KEYS[1], attempt=2, approval=approval),
+    ]  # fmt: skip
+    assert read_all(RUN, records[:3]).consumed == {}
+    assert read_all(RUN, records[:4]).consumed == read_all(RUN, records).consumed == {task: (SPOT, digest)}
+    elsewhere = started(7, effect_key=KEYS[2], ordinal=1, approval=Approved(task=task, digest="6e" * 32))
+    assert read_all(RUN, [*records, done(7, effect_key=KEYS[1])]).consumed == {task: (SPOT, digest)}
+    assert read_all(RUN, [*records, elsewhere]).consumed == {task: (SPOT, digest)}
+
+
+@pytest.mark.parametrize("kind", ["timer.sleep", "event.await", "task.open"])
+def test_a_wait_that_has_not_ended_is_no_orphan(kind: str) -> None:
+    """Its announcement waits for something to come; its outcome ends it as any other's does."""
+    begun = [ADMITTED, samples()[1], make(StepStarted, 3, step=0, skill="s")]
+    begun.append(started(4, effect_key=KEYS[0], mutates=False, descriptor=Descriptor(kind=kind, args={})))
+    assert [series.spot for series in read_all(RUN, begun).waiting()] == [SPOT]
+    assert read_all(RUN, begun).series[SPOT].waits
+    ended = read_all(RUN, [*begun, done(5, effect_key=KEYS[0])])
+    assert list(ended.waiting()) == [] and not ended.series[SPOT].waits

@@ -99,6 +99,41 @@ def test_a_group_leaves_quarantine_by_a_last_word_and_nothing_else() -> None:
     assert {after for (before, _), after in group.items() if before == "quarantined"} == final
 
 
+def test_a_closed_case_is_left_by_reopening_alone() -> None:
+    """It takes on nothing, so nothing of it is breached; open, it may be anything, and every breach escalates it."""
+    case = lifecycle.CASE
+    assert {event for before, event in case if before == "closed"} == {"reopen"}
+    assert {after for (_, event), after in case.items() if event == "breach"} == {"escalated"}
+    named = set(lifecycle.states(case)) - {"none", "closed"}
+    for before in named:
+        reached = {after for (state, event), after in case.items() if state == before and event.startswith("set ")}
+        assert reached == named - {before} and (before, "close") in case and (before, "breach") in case
+
+
+def test_a_task_ends_once_and_an_escalated_one_does_not_expire() -> None:
+    """Completed, expired and withdrawn are final; what was escalated waits for a person, whoever claims it."""
+    task = lifecycle.TASK
+    final = set(lifecycle.states(task)) - {before for before, _ in task}
+    assert final == {"completed", "expired", "withdrawn"}
+    assert ("escalated", "expire") not in task and ("escalated", "escalate") not in task
+    assert lifecycle.step(task, "escalated", "claim") == lifecycle.step(task, "escalated", "release") == "escalated"
+
+
+def test_a_breach_is_for_good() -> None:
+    """It may be accounted for, and is one still."""
+    duty = lifecycle.OBLIGATION
+    left = {(event, after) for (before, event), after in duty.items() if before == "breached"}
+    assert left == {("acknowledge", "breached")}
+    assert not [pair for pair in duty if pair[0] in ("met", "cancelled")]
+
+
+def test_an_event_leaves_the_buffer_once() -> None:
+    """Consumed and dead are final, and nothing goes back."""
+    event = lifecycle.EVENT
+    assert set(lifecycle.states(event)) - {before for before, _ in event} == {"consumed", "dead"}
+    assert [pair for pair, after in event.items() if after == "buffered"] == [("none", "store")]
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_the_diagram_has_every_row(name: str) -> None:
     """What the docs show is made from the table, one line a row."""

@@ -11,6 +11,16 @@ WHO_MAY = {
     "api:run.start": {"author"},
     "api:event.deliver": {"author"},
     "api:task.decide": {"reviewer"},
+    "api:task.claim": {"reviewer"},
+    "api:task.release": {"reviewer"},
+    "api:task.list": {"reviewer"},
+    "api:task.takeover": {"supervisor"},
+    "api:case.list": {"reader", "reviewer", "operator", "supervisor", "auditor"},
+    "api:case.read": {"reader", "reviewer", "operator", "supervisor", "auditor"},
+    "api:obligation.list": {"reader", "reviewer", "operator", "supervisor", "auditor"},
+    "api:obligation.acknowledge": {"operator", "supervisor"},
+    "api:deadletter.list": {"reader", "reviewer", "operator", "supervisor", "auditor"},
+    "api:notify.test": {"operator", "supervisor"},
     "api:run.cancel": {"operator", "supervisor"},
     "api:effect.reconcile": {"operator", "supervisor"},
     "api:plane.drain": {"operator", "supervisor"},
@@ -46,4 +56,6 @@ def test_a_machine_never_speaks_for_a_person() -> None:
     """With every role, root and the plane's own uid still may not decide what a person decides."""
     for action in ACTIONS:
         assert may(list(ROLES), action, machine=True) == (action not in SPEAKS_FOR_A_PERSON)
+    tasks = {f"api:task.{verb}" for verb in ("claim", "release", "takeover", "decide")}
+    assert tasks | {"api:obligation.acknowledge"} <= SPEAKS_FOR_A_PERSON
     assert "api:effect.reconcile" in SPEAKS_FOR_A_PERSON and "api:run.cancel" not in SPEAKS_FOR_A_PERSON
