@@ -53,10 +53,12 @@ class Linked(msgspec.Struct, frozen=True):
 
 
 class Head(msgspec.Struct, frozen=True):
-    """The last record of a run: its ``seq`` and ``hash`` (0 and the genesis hash before the first)."""
+    """The last record of a run: its ``seq`` and ``hash`` (0 and the genesis hash before the first). ``case``: the case
+    that the run is bound to, which every record of it names."""
 
     seq: int = 0
     hash: bytes = chain.GENESIS
+    case: str | None = None
 
 
 def append(
@@ -88,7 +90,7 @@ def append(
             opened += more_open
             # What concludes or suspends the run behind an announcement has the last word about its status.
             announces = more_open > 0 or (announces and not isinstance(record, RunConcluded | RunSuspended))
-            at = Head(record.seq, item.hash)
+            at = Head(record.seq, item.hash, record.case)
     except AgentplaneError:
         # Whether this writer may append at all is the first question, whatever else is wrong with what it brings.
         _may_append(tx, run, epoch, head)
@@ -143,7 +145,7 @@ def _may_append(tx: Tx, run: str, epoch: int, head: Head) -> None:
         raise NotFound(f"There is no run {run}.", run=run)
     if stored[2] is not None:
         raise RunSealed(f"The run {run} is sealed.", run=run)
-    at = Head(number(stored[0]), raw(stored[1]))
+    at = Head(number(stored[0]), raw(stored[1]), head.case)
     if at != head:
         raise HeadMoved(f"The run {run} ends at record {at.seq}; this append follows {head.seq}.", run=run, seq=at.seq)
 

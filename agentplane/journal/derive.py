@@ -1,8 +1,9 @@
-"""What a record implies in the index: the run's row, its effects, groups and timers, in the unit that appends it.
+"""What a record implies in the index: the run's row, its effects, groups, waits and obligations, in its own unit.
 
 Owns the state of every attempt and the two counts of a run (landed work that stands, announcements without an outcome).
-Refuses a second announcement under one key, a success over an open announcement (P14), and a run that ends cancelled
-over landed work (P15). Invariant: the index can be rebuilt from the records and is never an authority over them.
+Refuses a second announcement under one key, an approval consumed twice, a success over an open announcement (P14), and
+a run that ends cancelled over landed work (P15). Invariant: the index can be rebuilt from the records and is never an
+authority over them; a wait that has its outcome has no row that could end it again.
 """
 
 from __future__ import annotations
@@ -12,8 +13,14 @@ from typing import Any, Final
 
 from agentplane.core.effects import Phase
 from agentplane.core.errors import DuplicateEffect, LandedWork, NotApplicable, OpenEffects, ensure, violated
+from agentplane.core.history import AWAIT, TASK, WAITS
+from agentplane.core.instants import from_text
 from agentplane.core.records import (
+    CLOSING,
     BudgetRaised,
+    CaseBound,
+    DeadlineRegistered,
+    DeadlineTransition,
     EffectDone,
     EffectFailed,
     EffectReconciled,
@@ -32,8 +39,8 @@ from agentplane.core.records import (
     StepKept,
     UnwindBegan,
 )
-from agentplane.journal import timers
-from agentplane.journal.tx import Row, Tx, Value, number, raw
+from agentplane.journal import obligations, subscriptions, timers, worklist
+from agentplane.journal.tx import Row, Tx, Value, number, raw, text
 
 Change = tuple[int, int]
 """By how many a record changes a run's counts of landed work and of announcements without an outcome."""
@@ -55,10 +62,15 @@ def _effect_started(tx: Tx, record: EffectStarted) -> Change:
         record.effect_key is not None and record.step is not None,
         "INV-03 an announcement names its key and step",
     )
+    kind = record.descriptor.kind
+    waits = kind in WAITS
+    if record.approval is not None:
+        place = worklist.Place(record.step or 0, _phase(record), record.ordinal)
+        worklist.consume(tx, record.approval.task, record.run, place, record.approval.digest)
     try:
         tx.run(
-            "INSERT INTO effect (tenant, run, key, step, phase, ordinal, attempt, mutates, state, grp) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'announced', ?)",
+            "INSERT INTO effect (tenant, run, key, step, phase, ordinal, attempt, mutates, state, grp, wait, lacks) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'announced', ?, ?, ?)",
             tx.tenant,
             record.run,
             bytes.fromhex(record.effect_key or ""),
@@ -68,6 +80,8 @@ def _effect_started(tx: Tx, record: EffectStarted) -> Change:
             record.attempt,
             int(record.mutates),
             record.group,
+            kind if waits else None,
+            _rows_of(record) if waits else 0,
         )
     except tx.dialect.unique_violation:
         raise DuplicateEffect(
@@ -77,18 +91,37 @@ def _effect_started(tx: Tx, record: EffectStarted) -> Change:
     return 0, 1
 
 
+def _rows_of(record: EffectStarted) -> int:
+    """How many rows wake this wait: a timer, a task, or a subscription and the timer of its end."""
+    args = record.descriptor.args
+    ends = record.descriptor.kind == AWAIT and isinstance(args, dict) and args.get("until") is not None
+    return 2 if ends else 1
+
+
 def _effect_ended(tx: Tx, record: EffectDone | EffectFailed) -> Change:
     """An announcement has one outcome (P3)."""
     after = "done" if isinstance(record, EffectDone) else record.disposition.value
     ended = tx.one(
         "UPDATE effect SET state = ? WHERE tenant = ? AND run = ? AND key = ? AND state = 'announced' "
-        "RETURNING mutates AND phase = 0",
+        "RETURNING mutates AND phase = 0, wait",
         after, tx.tenant, record.run, bytes.fromhex(record.effect_key or ""),
     )  # fmt: skip
     if ended is None:
         state, *_ = _effect_row(tx, record)
         violated(f"INV-04 an announcement has one outcome ({record.run}, record {record.seq}); this one is {state!r}")
+    if ended[1] is not None:
+        _wait_ended(tx, record, text(ended[1]))
     return int(bool(ended[0]) and after in STANDING), -1
+
+
+def _wait_ended(tx: Tx, record: EffectDone | EffectFailed, wait: str) -> None:
+    """Whatever ended it, nothing may end it again: its rows go in the unit of its outcome."""
+    key = bytes.fromhex(record.effect_key or "")
+    timers.disarm(tx, record.run, key)
+    if wait == AWAIT:
+        subscriptions.disarm(tx, record.run, key)
+    if wait == TASK:
+        worklist.settle(tx, record.run, key, told=isinstance(record, EffectDone))
 
 
 def _effect_reconciled(tx: Tx, record: EffectReconciled) -> Change:
@@ -182,6 +215,10 @@ def _run_concluded(tx: Tx, record: RunConcluded) -> None:
     # Nothing wakes a run that has ended.
     if timers.disarm_run(tx, record.run) and record.outcome not in AGAIN:
         violated(f"INV-11 a run that nothing may resume ends without a timer ({record.run})")
+    subscriptions.disarm_run(tx, record.run)
+    if record.outcome in CLOSING:
+        worklist.withdraw_run(tx, record.run)
+        tx.run("UPDATE cancel SET heard = 1 WHERE tenant = ? AND run = ? AND heard = 0", tx.tenant, record.run)
     tx.run(
         "UPDATE run SET status = ?, reason = ?, code = ?, concluded_ms = ? WHERE tenant = ? AND run = ?",
         record.outcome, record.reason, record.code, tx.now_ms, tx.tenant, record.run,
@@ -261,11 +298,34 @@ def _admitted(tx: Tx, record: RunAdmitted) -> None:
     ensure(record.seq == 1, "INV-05 a run begins with its admission")
 
 
+def _case_bound(tx: Tx, record: CaseBound) -> None:
+    ensure(record.case is not None, "INV-13 a run that is bound to a case names it")
+    bound = tx.run(
+        "UPDATE run SET case_id = ? WHERE tenant = ? AND run = ? AND case_id IS NULL",
+        record.case, tx.tenant, record.run,
+    )  # fmt: skip
+    ensure(bound == 1, f"INV-13 a run is bound to one case, and once ({record.run})")
+
+
+def _deadline_registered(tx: Tx, record: DeadlineRegistered) -> None:
+    obligations.register(
+        tx, record.case or record.run, record.name, from_text(record.resolved_at), from_text(record.warn_at),
+        record.run, record.calendar_digest,
+    )  # fmt: skip
+
+
+def _deadline_moved(tx: Tx, record: DeadlineTransition) -> None:
+    obligations.move(tx, record.case or record.run, record.name, record.before, record.to)
+
+
 COUNTED: Final = (StepFinished, RunConcluded, GroupSettled, StepCompensated, StepKept)
 """What asks for the run's counts, and so must find them as the records before it left them."""
 
 DERIVE: Final[dict[type[Record], Callable[[Tx, Any], Change | None]]] = {
     RunAdmitted: _admitted,
+    CaseBound: _case_bound,
+    DeadlineRegistered: _deadline_registered,
+    DeadlineTransition: _deadline_moved,
     RunCancelled: _cancelled,
     EffectStarted: _effect_started,
     EffectDone: _effect_ended,

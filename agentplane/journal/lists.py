@@ -40,6 +40,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     held: bool
     landed: int
     own: bool
+    case: str | None = None
 
 
 class Stored(msgspec.Struct, frozen=True):
@@ -52,7 +53,7 @@ class Stored(msgspec.Struct, frozen=True):
 
 COLUMNS = (
     "run, capability, status, reason, code, admitted_ms, concluded_ms, head_seq, log_index, incarnation, "
-    "held, landed, own"
+    "held, landed, own, case_id"
 )
 
 
@@ -72,6 +73,7 @@ def _run_row(row: Row) -> RunRow:
         held=bool(row[10]),
         landed=number(row[11]),
         own=bool(row[12]),
+        case=None if row[13] is None else text(row[13]),
     )
 
 
@@ -109,6 +111,18 @@ def runs(
     return [_run_row(row) for row in rows]
 
 
+def runs_of_case(
+    tx: Tx, case: str, limit: int = bounds.LIST_PAGE, before: tuple[int, str] | None = None
+) -> list[RunRow]:
+    """Runs of a case, newest first by (admitted, run); ``before`` is the pair of the last row already seen."""
+    rows = tx.all(
+        f"SELECT {COLUMNS} FROM run WHERE tenant = ? AND case_id = ? AND (admitted_ms, run) < (?, ?) "
+        "ORDER BY admitted_ms DESC, run DESC LIMIT ?",
+        tx.tenant, case, *(before or (NEVER_MS, "")), page_limit(limit),
+    )  # fmt: skip
+    return [_run_row(row) for row in rows]
+
+
 def every_run(read: Read) -> Iterator[RunRow]:
     """All runs of callers, newest first, a page in a transaction each: for audits that want them all."""
     before: tuple[int, str] | None = None
@@ -135,10 +149,12 @@ def history(tx: Tx, run: str, *, after: int = 0, limit: int = bounds.HISTORY_PAG
         "ORDER BY seq LIMIT ?",
         tx.tenant, run, after, upto, page_limit(limit),
     )  # fmt: skip
-    return [_stored(run, row) for row in rows]
+    return [stored(run, row) for row in rows]
 
 
-def _stored(run: str, row: Row) -> Stored:
+def stored(run: str, row: Row) -> Stored:
+    """The record of a row of (seq, kind, hash, body). Raises JournalCorrupt and UnreadableRecord, naming run and
+    seq."""
     seq, body = number(row[0]), raw(row[3])
     try:
         record = decode_body(body)
@@ -149,10 +165,10 @@ def _stored(run: str, row: Row) -> Stored:
     return Stored(record, body, raw(row[2]))
 
 
-def verify(run: str, stored: list[Stored], prev: bytes = chain.GENESIS) -> bytes:
+def verify(run: str, records: list[Stored], prev: bytes = chain.GENESIS) -> bytes:
     """Check the links of consecutive records behind ``prev``; the last hash. Raises JournalCorrupt naming run
     and seq."""
-    for item in stored:
+    for item in records:
         if chain.link(prev, item.body) != item.hash:
             seq = item.record.seq
             raise JournalCorrupt(f"Run {run}, record {seq}: the hash chain does not hold.", run=run, seq=seq)
@@ -178,21 +194,20 @@ class Waiting(msgspec.Struct, frozen=True):
 
 
 NEVER_MS = ids.MAX_MS
-"""Where a run without a timer stands in the order of what is due: behind every instant, and still within a cursor."""
+"""Where a run without a timer stands in the order of what is due, as ``run.until_ms`` has it: behind every instant, and
+still within a cursor."""
 
 
 def waiting(tx: Tx, limit: int = bounds.LIST_PAGE, after: tuple[int, str] | None = None) -> list[Waiting]:
     """Suspended runs by (first due, run), those that no timer wakes last; ``after`` is the last row's ``cursor``."""
     rows = tx.all(
-        "SELECT run, reason, due FROM (SELECT run, reason, (SELECT min(due_ms) FROM timer "
-        "WHERE timer.tenant = run.tenant AND timer.run = run.run) AS due FROM run "
-        "WHERE tenant = ? AND status = 'suspended') WHERE (ifnull(due, ?), run) > (?, ?) "
-        "ORDER BY ifnull(due, ?), run LIMIT ?",
-        tx.tenant, NEVER_MS, *(after or (-NEVER_MS, "")), NEVER_MS, page_limit(limit),
+        "SELECT run, reason, until_ms FROM run WHERE tenant = ? AND status = 'suspended' "
+        "AND (until_ms, run) > (?, ?) ORDER BY until_ms, run LIMIT ?",
+        tx.tenant, *(after or (-NEVER_MS, "")), page_limit(limit),
     )  # fmt: skip
     return [
         Waiting(
-            text(row[0]), None if row[1] is None else text(row[1]), None if row[2] is None else number(row[2])
+            text(row[0]), None if row[1] is None else text(row[1]), None if row[2] == NEVER_MS else number(row[2])
         )
         for row in rows
     ]  # fmt: skip
@@ -217,7 +232,7 @@ def unsettled_groups(
 ) -> list[GroupRow]:
     """Groups that were opened and never settled in a run that is sealed, by place: nobody will settle them any more."""
     rows = tx.all(
-        "SELECT grp.run, step, phase, idx, name FROM grp JOIN run USING (tenant, run) "
+        "SELECT grp.run, step, phase, idx, name FROM grp INDEXED BY grp_open CROSS JOIN run USING (tenant, run) "
         "WHERE tenant = ? AND outcome IS NULL AND log_index IS NOT NULL AND (run, step, phase, idx) > (?, ?, ?, ?) "
         "ORDER BY run, step, phase, idx LIMIT ?",
         tx.tenant, *(after or ("", 0, 0, 0)), page_limit(limit),
@@ -228,8 +243,8 @@ def unsettled_groups(
 def failed_with_landed(tx: Tx, limit: int = bounds.LIST_PAGE, before: tuple[int, str] | None = None) -> list[RunRow]:
     """Failed runs whose landed work still stands, newest first by (admitted, run): somebody resumes or cancels them."""
     rows = tx.all(
-        f"SELECT {COLUMNS} FROM run WHERE tenant = ? AND status = 'failed' AND landed > 0 "
-        "AND (admitted_ms, run) < (?, ?) ORDER BY admitted_ms DESC, run DESC LIMIT ?",
+        f"SELECT {COLUMNS} FROM run INDEXED BY run_standing WHERE tenant = ? AND status = 'failed' "
+        "AND landed > 0 AND (admitted_ms, run) < (?, ?) ORDER BY admitted_ms DESC, run DESC LIMIT ?",
         tx.tenant, *(before or (NEVER_MS, "")), page_limit(limit),
     )  # fmt: skip
     return [_run_row(row) for row in rows]

@@ -6,6 +6,8 @@ each is one statement.
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from agentplane.core.effects import Phase
@@ -31,10 +33,10 @@ class Restored(msgspec.Struct, frozen=True):
 
 def head_of(tx: Tx, run: str) -> Head:
     """The stored head. Raises NotFound."""
-    row = tx.one("SELECT head_seq, head_hash FROM run WHERE tenant = ? AND run = ?", tx.tenant, run)
+    row = tx.one("SELECT head_seq, head_hash, case_id FROM run WHERE tenant = ? AND run = ?", tx.tenant, run)
     if row is None:
         raise NotFound(f"There is no run {run}.", run=run)
-    return Head(number(row[0]), raw(row[1]))
+    return Head(number(row[0]), raw(row[1]), None if row[2] is None else text(row[2]))
 
 
 def open_runs(tx: Tx) -> int:
@@ -89,11 +91,11 @@ def unheard_cancels(tx: Tx, limit: int, after: str = "") -> list[str]:
     """Runs that somebody asked to stop and that no process executes, by id: those that wait, failed or are
     exhausted. One that waits in a compensation is undoing already, and hears it when its wait is over."""
     found = tx.all(
-        "SELECT c.run FROM cancel c JOIN run r ON r.tenant = c.tenant AND r.run = c.run "
+        "SELECT c.run FROM cancel c CROSS JOIN run r ON r.tenant = c.tenant AND r.run = c.run "
         "WHERE c.tenant = ? AND c.heard = 0 AND c.run > ? AND r.log_index IS NULL "
         "AND r.status IN ('suspended', 'failed', 'exhausted') AND NOT (r.status = 'suspended' AND EXISTS ("
-        "SELECT 1 FROM timer t JOIN effect e ON e.tenant = t.tenant AND e.run = t.run AND e.key = t.key "
-        "WHERE t.tenant = c.tenant AND t.run = c.run AND e.phase = ?)) ORDER BY c.run LIMIT ?",
+        "SELECT 1 FROM effect e INDEXED BY effect_wait WHERE e.tenant = c.tenant AND e.run = c.run "
+        "AND e.wait IS NOT NULL AND e.state = 'announced' AND e.phase = ?)) ORDER BY c.run LIMIT ?",
         tx.tenant, after, Phase.compensating, limit,
     )  # fmt: skip
     return [text(row[0]) for row in found]
@@ -108,11 +110,20 @@ def place_of(tx: Tx, run: str, key: bytes) -> tuple[int, str | None]:
     return number(row[0]), None if phase is Phase.forward else phase.wire
 
 
+UNARMED: Final = (
+    "SELECT DISTINCT e.run FROM effect e INDEXED BY effect_lacks "
+    "CROSS JOIN run r ON r.tenant = e.tenant AND r.run = e.run "
+    "WHERE e.tenant = ? AND e.lacks > 0 AND e.state = 'announced' AND r.status = 'suspended' "
+)
+
+
 def suspended_without_timer(tx: Tx, limit: int, after: str = "") -> list[str]:
-    """Runs that wait and that no timer would wake, by id."""
-    found = tx.all(
-        "SELECT run FROM run WHERE tenant = ? AND status = 'suspended' AND run > ? AND NOT EXISTS "
-        "(SELECT 1 FROM timer WHERE timer.tenant = run.tenant AND timer.run = run.run) ORDER BY run LIMIT ?",
-        tx.tenant, after, limit,
-    )  # fmt: skip
+    """Runs that wait for something that nothing would bring to them (a timer, a subscription or a task that is not
+    there), by id."""
+    found = tx.all(UNARMED + "AND e.run > ? ORDER BY e.run LIMIT ?", tx.tenant, after, limit)
     return [text(row[0]) for row in found]
+
+
+def is_unarmed(tx: Tx, run: str) -> bool:
+    """Whether the run is one of those."""
+    return tx.one(UNARMED + "AND e.run = ?", tx.tenant, run) is not None

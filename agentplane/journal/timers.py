@@ -7,24 +7,32 @@ ended has none.
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
+from agentplane.core.history import AWAIT
 from agentplane.journal.tx import Row, Tx, number, raw, text
 
 
 class Timer(msgspec.Struct, frozen=True):
-    """One open wait: the key of its announcement (32 bytes), and when it is due, ms UTC."""
+    """One open wait: the key of its announcement (32 bytes), and when it is due, ms UTC. ``waits_for_event``: what is
+    due then is the end of a wait for an event."""
 
     run: str
     key: bytes
     due_ms: int
+    waits_for_event: bool = False
 
 
-COLUMNS = "run, key, due_ms"
+COLUMNS: Final = (
+    "run, key, due_ms, (SELECT wait FROM effect WHERE effect.tenant = timer.tenant AND effect.run = timer.run "
+    "AND effect.key = timer.key)"
+)
 
 
 def _timer(row: Row) -> Timer:
-    return Timer(text(row[0]), raw(row[1]), number(row[2]))
+    return Timer(text(row[0]), raw(row[1]), number(row[2]), row[3] == AWAIT)
 
 
 def arm(tx: Tx, run: str, key: bytes, due_ms: int) -> None:

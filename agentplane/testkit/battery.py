@@ -7,6 +7,7 @@ stop at the first violation. Invariant: every violation is reported, and a check
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import ModuleType
 from typing import TypeVar
 
 import msgspec
@@ -53,7 +54,7 @@ def run_battery(open_store: OpenStore, checks: dict[str, Check] | None = None) -
     """Run every check on a fresh store of its own. Raises nothing: what a check dies of is a violation."""
     held: dict[str, int] = {}
     violations: list[Violation] = []
-    for name, body in _all_checks().items() if checks is None else checks.items():
+    for name, body in every_check().items() if checks is None else checks.items():
         probe = Probe()
         try:
             body(probe, open_store())
@@ -69,9 +70,20 @@ def run_battery(open_store: OpenStore, checks: dict[str, Check] | None = None) -
     return Report(held, tuple(violations))
 
 
-def _all_checks() -> dict[str, Check]:
+def checks_of_work() -> dict[str, Check]:
+    """The checks of what outlives a run: cases, obligations, events, tasks."""
+    from agentplane.testkit import cases_hold, events_hold, obligations_hold, tasks_hold
+
+    return _named(cases_hold, obligations_hold, events_hold, tasks_hold)
+
+
+def every_check() -> dict[str, Check]:
+    """All checks by name, in the order in which they are run."""
     # Imported here, because the modules of checks import this one to add theirs.
     from agentplane.testkit import appends_hold, leases_hold, undo_hold
 
-    rooms = (leases_hold, appends_hold, undo_hold)
+    return _named(leases_hold, appends_hold, undo_hold) | checks_of_work()
+
+
+def _named(*rooms: ModuleType) -> dict[str, Check]:
     return {name: CHECKS[name] for room in rooms for name in vars(room) if name in CHECKS}

@@ -180,7 +180,7 @@ def waits_and_timers(kept: Kept, rows: Sequence[Timer], checked: Counter[str]) -
     history = read_all(kept.row.run, (item.record for item in kept.stored))
     wanted = {
         (series.last.started.effect_key, waits.due_ms(series)) for series in history.waiting()
-        if kept.row.status == "suspended"
+        if kept.row.status == "suspended" and waits.due_ms(series) is not None
     }  # fmt: skip
     checked["timers are the open waits"] += any(
         series.first.descriptor.kind in WAITS for series in history.series.values()

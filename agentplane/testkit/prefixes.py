@@ -46,6 +46,9 @@ Capability = Skill | PlanTemplate
 Act = Callable[[Plane, str], Awaitable[object]]
 """Something that a person does to the run of that id."""
 
+Outside = Callable[[Plane, str], Awaitable[bool]]
+"""What comes from outside for the run of that id while it rests; whether it was anything new."""
+
 Operator = Callable[[Undecided], tuple[str, object]]
 """Answers an undecided effect: ("landed", output) or ("did-not-happen", None)."""
 
@@ -108,6 +111,7 @@ class _Setting(msgspec.Struct, frozen=True, kw_only=True):
     meanwhile: Act | None
     also: Callable[[Kept, Path], Iterable[str]] | None
     keep: Callable[[int], bool] | None
+    outside: Outside | None
     ends: frozenset[str] = frozenset()
 
     @property
@@ -122,7 +126,7 @@ async def crash_at_every_commit(
     after: Callable[[Plane, Outcome], Any] | None = None, at_commit: tuple[int, Act] | None = None,
     meanwhile: Act | None = None, keep: Callable[[int], bool] | None = None, same_places: bool = True,
     as_well: Iterable[str] = (), also: Callable[[Kept, Path], Iterable[str]] | None = None,
-    asked: Mapping[str, Any] | None = None, **options: Any,
+    asked: Mapping[str, Any] | None = None, outside: Outside | None = None, **options: Any,
 ) -> Report:  # fmt: skip
     """Run ``skill`` once, resume it from every commit, and report every violated rule.
 
@@ -135,12 +139,13 @@ async def crash_at_every_commit(
     ``keep``: which commits, by number from 1, are resumed (none inside a unit then); all without it. ``resumed_by``:
     the skills of the build that resumes; ``same_places`` False when it may ask less than the original did. A world's
     run ends as the original did, before or after what ``after`` did to it; ``as_well``: other ends that are right.
-    ``also``: what else is wrong with a run at rest, given its records and its store. ``asked``: budget or plan of the
-    run. ``options`` go to ``Plane.open``. Under trio's autojump clock nothing is waited for.
+    ``also``: what else is wrong with a run at rest, given its records and its store. ``asked``: budget, plan or
+    case of the run. ``outside`` is awaited whenever the run rests, in the original and in every world, before the clock
+    is moved. ``options`` go to ``Plane.open``. Under trio's autojump clock nothing is waited for.
     """
     setting = _Setting(
         skills=[skill, *beside], options=options, provider=provider, operator=operator, later_ms=later_ms,
-        same_places=same_places, meanwhile=meanwhile, also=also, keep=keep,
+        same_places=same_places, meanwhile=meanwhile, also=also, keep=keep, outside=outside,
     )  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="agentplane-prefixes-") as name:
         directory = Path(name)
@@ -270,9 +275,20 @@ async def _to_rest(
         ticked = await plane.sweep.tick(clock.now_ms())
         await plane.runs.wait_idle()
         moved = bool(
-            found.took_over or found.suspects or found.finished or found.empty or ticked.fired or ticked.cancels
+            found.took_over
+            or found.suspects
+            or found.finished
+            or found.empty
+            or ticked.fired
+            or ticked.cancels
+            or ticked.redelivered
+            or ticked.tasks_expired
+            or ticked.rearmed
         )
         if moved or await _answer(plane, setting.operator, run):
+            continue
+        if setting.outside is not None and await setting.outside(plane, run):
+            await plane.runs.wait_idle()
             continue
         waiting = await plane.read(lambda tx: timers.of_run(tx, run))
         if not waiting or waiting[0].due_ms <= clock.now_ms():

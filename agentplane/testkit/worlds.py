@@ -16,8 +16,11 @@ import apsw
 import msgspec
 import trio
 
-from agentplane.core.history import History
+from agentplane.core import canonical
+from agentplane.core.correlation import keys_from
+from agentplane.core.history import AWAIT, TASK, History, Series
 from agentplane.core.records import (
+    CaseBound,
     EffectDone,
     EffectFailed,
     RunAdmitted,
@@ -25,12 +28,14 @@ from agentplane.core.records import (
     RunSuspended,
 )
 from agentplane.engine import clockwatch, waits
-from agentplane.journal import appends, lists, schema, timers
+from agentplane.engine.tasking import opening
+from agentplane.journal import appends, lists, schema, subscriptions, timers
 from agentplane.journal.appends import Head, Linked
 from agentplane.journal.lists import Stored
 from agentplane.journal.mark import Mark, write_mark
 from agentplane.journal.store import connect
 from agentplane.journal.tx import Tx, number, text
+from agentplane.work import matters, tasks
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -167,6 +172,8 @@ def _beside(tx: Tx, item: Stored) -> None:
     if isinstance(record, RunCancelled):
         by = record.cancelled_by
         appends.request_cancel(tx, record.run, by.actor, by.basis.value, by.uid, record.reason)
+    if isinstance(record, CaseBound):
+        matters.correlate(tx, tuple(record.correlation), record.case_kind, record.case or "")
     if isinstance(record, EffectDone | EffectFailed) and record.effect_key is not None:
         timers.disarm(tx, record.run, bytes.fromhex(record.effect_key))
     if lists.get_run(tx, record.run).status == "suspended":
@@ -174,7 +181,34 @@ def _beside(tx: Tx, item: Stored) -> None:
 
 
 def _behind(tx: Tx, history: History, item: Stored) -> None:
-    """What the unit of a record wrote behind it: the timers of a run that suspends."""
+    """What the unit of a record wrote behind it: the rows of what a run waits for that suspends, and of its case."""
+    if isinstance(item.record, EffectDone) and item.record.case is not None:
+        _booked(tx, history, item.record, item.record.case)
     if isinstance(item.record, RunSuspended):
         for series in history.waiting():
-            timers.arm(tx, item.record.run, bytes.fromhex(series.last.started.effect_key or ""), waits.due_ms(series))
+            arm(tx, history, series)
+
+
+def _booked(tx: Tx, history: History, record: EffectDone, case: str) -> None:
+    """A call on the case, as the unit of its records made it."""
+    started = history.by_key[record.effect_key or ""][1].started
+    kind, args, output = started.descriptor.kind, started.descriptor.args, record.output
+    if not isinstance(args, dict) or not isinstance(output, dict):
+        return
+    if kind == "case.write_state":
+        matters.put_state(tx, case, canonical.encode(args["state"]), int(args["expected"]))
+    elif kind == "case.set_status" and output["from"] != args["status"]:
+        matters.set_status(tx, case, str(output["from"]), str(args["status"]))
+
+
+def arm(tx: Tx, history: History, series: Series) -> None:
+    """The rows of one open wait, as the unit that suspends makes them of its announcement."""
+    key, due_ms = series.last.started.effect_key or "", waits.due_ms(series)
+    kind, args = series.first.descriptor.kind, series.first.descriptor.args
+    if due_ms is not None:
+        timers.arm(tx, history.run, bytes.fromhex(key), due_ms)
+    if kind == AWAIT and isinstance(args, dict):
+        keys = keys_from(args["correlation"])
+        subscriptions.arm(tx, history.run, bytes.fromhex(key), args["kind"], keys, args["sender"])
+    if kind == TASK and isinstance(args, dict):
+        tasks.open(tx, opening(history, key, args))
