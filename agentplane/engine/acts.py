@@ -82,7 +82,7 @@ def reason_text(text: str, name: str = "reason") -> str:
 def load(tx: Tx, run: str) -> tuple[lists.RunRow, History, Head]:
     row = lists.get_run(tx, run)
     stored = lists.whole_history(tx, run)
-    head = Head(stored[-1].record.seq, stored[-1].hash) if stored else Head()
+    head = Head(stored[-1].record.seq, stored[-1].hash, stored[-1].record.case) if stored else Head()
     return row, read_all(run, (item.record for item in stored)), head
 
 

@@ -16,6 +16,7 @@ from agentplane.authoring.skill import Skill
 from agentplane.core import bounds, canonical, contract, ids
 from agentplane.core import budget as budgets
 from agentplane.core import plan as plans
+from agentplane.core.correlation import keys_data, keys_from
 from agentplane.core.effects import origin
 from agentplane.core.errors import (
     DuplicateAdmission,
@@ -28,7 +29,7 @@ from agentplane.core.errors import (
     UnknownCapability,
 )
 from agentplane.core.history import History
-from agentplane.core.records import CANON, CONSERVATIVE, Actor, PlanFrozen, RunAdmitted
+from agentplane.core.records import CANON, CONSERVATIVE, Actor, CaseBound, PlanFrozen, RunAdmitted
 from agentplane.engine.executor import Capabilities, provided
 from agentplane.engine.linking import Spec, link
 from agentplane.engine.live import LiveRun
@@ -37,6 +38,7 @@ from agentplane.journal import appends, leases, lists, rows
 from agentplane.journal.appends import Head
 from agentplane.journal.leases import Lease
 from agentplane.journal.tx import Tx
+from agentplane.work import matters
 
 ADMISSION_DOMAIN = b"agentplane.admission.v1\x00"
 
@@ -57,6 +59,8 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     actor: Actor | None = None
     budget: dict[str, int] | None = None
     plan: object = None
+    correlate: object = None
+    """Business keys by namespace: the case that the run joins, or opens."""
 
 
 def compiled(wanted: Wanted, skills: Capabilities) -> plans.Plan:
@@ -112,10 +116,12 @@ def check(wanted: Wanted, skills: Capabilities) -> bytes:
 
 def _beside(wanted: Wanted) -> bytes:
     """What else is asked, behind a byte that no input ends in; nothing where nothing else is."""
-    if wanted.plan is None and wanted.budget is None:
+    if wanted.plan is None and wanted.budget is None and wanted.correlate is None:
         return b""
     plan = wanted.plan.compile() if isinstance(wanted.plan, PlanTemplate) else wanted.plan
     asked = [plans.to_data(plan) if isinstance(plan, plans.Plan) else plan, wanted.budget]
+    if wanted.correlate is not None:
+        asked.append(keys_data(keys_from(wanted.correlate)))
     try:
         return b"\x00" + canonical.encode(asked)
     except canonical.CanonicalError as error:
@@ -145,7 +151,9 @@ async def admit(
     first = origin(runs.store.tenant, run, wanted.key)
     plan = compiled(wanted, runs.skills)
     budget = ceilings(wanted, runs.skills)
-    specs: list[Spec] = [
+    keys = () if wanted.correlate is None else keys_from(wanted.correlate)
+    case = ids.new_id("case", now_ms, os.urandom(10))
+    admitted: list[Spec] = [
         (
             RunAdmitted,
             {
@@ -161,6 +169,8 @@ async def admit(
                 "budget": budget,
             },
         ),
+    ]
+    frozen: list[Spec] = [
         (
             PlanFrozen,
             {
@@ -170,9 +180,12 @@ async def admit(
             },
         ),
     ]
-    linked = link(run, 1, Head(), specs, now_ms)
+    linked: tuple[appends.Linked, ...] = ()
+    if not keys:
+        linked = link(run, 1, Head(), [*admitted, *frozen], now_ms)
 
     def unit(tx: Tx) -> Lease:
+        nonlocal linked
         if wanted.key is not None:
             appends.claim_key(tx, wanted.key, run, digest)
         # Behind the key: a repeat of what was acknowledged is answered with its run, whatever the disk.
@@ -183,8 +196,15 @@ async def admit(
         if open_now >= max_admitted:
             raise TooManyRuns(f"{open_now} runs are open, the bound of this plane; wait until some have ended.")
         lease = leases.acquire(tx, run, runs.owner, runs.opening, runs.ttl_ms)
+        head = Head()
+        if keys:
+            # Which case it is is known here, and every record of the run names it.
+            bound = matters.correlate(tx, keys, wanted.capability, case)
+            head = Head(case=bound.case)
+            members: dict[str, object] = {"case_kind": bound.kind, "opened": bound.opened, "correlation": list(keys)}
+            linked = link(run, 1, head, [*admitted, (CaseBound, members), *frozen], now_ms)
         appends.admit(tx, run, capability=wanted.capability, incarnation=world.incarnation, at_ms=now_ms)
-        appends.append(tx, run, lease.epoch, Head(), linked)
+        appends.append(tx, run, lease.epoch, head, linked)
         return lease
 
     try:
@@ -197,5 +217,5 @@ async def admit(
     history = History(run)
     for item in linked:
         history.add(item.record)
-    live = runs.begin(run, lease, history, Head(linked[-1].record.seq, linked[-1].hash))
+    live = runs.begin(run, lease, history, Head(linked[-1].record.seq, linked[-1].hash, linked[-1].record.case))
     return Admission(run=run, admitted=True), live

@@ -10,14 +10,18 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import outcome
 import trio
 
+from agentplane.authoring.proposal import Decision, Proposal
 from agentplane.authoring.types import CallDescription
+from agentplane.authoring.waiting import CaseView, Event
 from agentplane.core.errors import InvalidRequest
 from agentplane.engine.blocking_group import BlockingOpening
+from agentplane.engine.cases import CaseHandle
 from agentplane.engine.context import StepContext
 
 
@@ -36,8 +40,29 @@ class BlockingStep:
     def run(self) -> str:
         return self._cx.run
 
-    def do(self, call: CallDescription) -> Any:
-        return self._ask(self._cx.do, call)
+    def do(self, call: CallDescription, *, approval: Decision | None = None) -> Any:
+        return self._ask(partial(self._cx.do, approval=approval), call)
+
+    def event(self, kind: str, **bounds: Any) -> Event:
+        found: Event = self._ask(partial(self._cx.event, **bounds), kind)
+        return found
+
+    def task(self, proposal: Proposal) -> Decision:
+        decided: Decision = self._ask(self._cx.task, proposal)
+        return decided
+
+    def deadline(self, name: str, **rule: Any) -> int:
+        return int(self._ask(partial(self._cx.deadline, **rule), name))
+
+    def met(self, name: str) -> bool:
+        return bool(self._ask(self._cx.met, name))
+
+    def waive(self, name: str) -> bool:
+        return bool(self._ask(self._cx.waive, name))
+
+    @property
+    def case(self) -> BlockingCase:
+        return BlockingCase(self._cx.case, self._ask)
 
     def gather(self, *calls: CallDescription) -> list[Any]:
         return list(self._ask(self._cx.gather, *calls))
@@ -88,6 +113,34 @@ class BlockingStep:
             self._asks.send_nowait((method, args))
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             self.abandon()
+
+
+class BlockingCase:
+    """``cx.case`` of a ``def`` skill."""
+
+    def __init__(self, case: CaseHandle, ask: Callable[..., Any]) -> None:
+        self._case = case
+        self._ask = ask
+
+    @property
+    def id(self) -> str:
+        return self._case.id
+
+    def read(self) -> CaseView:
+        view: CaseView = self._ask(self._case.read)
+        return view
+
+    def write(self, state: Any, *, expected: int) -> int:
+        return int(self._ask(partial(self._case.write, expected=expected), state))
+
+    def set_status(self, status: str) -> str:
+        return str(self._ask(self._case.set_status, status))
+
+    def close(self) -> None:
+        self._ask(self._case.close)
+
+    def reopen(self) -> None:
+        self._ask(self._case.reopen)
 
 
 async def run_blocking(cx: StepContext, body: Callable[..., Any], request: Any, limiter: trio.CapacityLimiter) -> Any:

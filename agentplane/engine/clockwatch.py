@@ -41,12 +41,12 @@ class ClockWatch:
 
     def __init__(self, world: World, last_record_ms: int | None) -> None:
         self._world = world
-        self._wall, self._boot = world.now_ms(), boot_ms()
+        self._wall, self._boot = world.now_ms(), (world.boot_ms or boot_ms)()
         self.why: str | None = None
         self._set(suspect_at_start(self._wall, last_record_ms))
 
     def look(self) -> None:
-        wall, boot = self._world.now_ms(), boot_ms()
+        wall, boot = self._world.now_ms(), (self._world.boot_ms or boot_ms)()
         if self.why is None:
             self._set(suspect_while_running(wall, boot, self._wall, self._boot))
         elif kernel_synchronised():
@@ -55,7 +55,7 @@ class ClockWatch:
     def release(self) -> bool:
         """Believe the clock from now on; False when it was believed already."""
         was = self.why is not None
-        self._wall, self._boot = self._world.now_ms(), boot_ms()
+        self._wall, self._boot = self._world.now_ms(), (self._world.boot_ms or boot_ms)()
         self.why = None
         self._world.clock_suspect = False
         return was

@@ -7,22 +7,25 @@ Invariant: the n-th call of a step's phase has ordinal n on every walk, so that 
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
 import trio
 
 from agentplane.authoring.effect import Effect
+from agentplane.authoring.proposal import Decision, Proposal
 from agentplane.authoring.raising import EffectFailed
 from agentplane.authoring.types import Call, CallDescription
+from agentplane.authoring.waiting import Event
 from agentplane.core import bounds
 from agentplane.core.effects import REVERSAL_BIT, Phase
 from agentplane.core.errors import AgentplaneError, InvalidRequest
 from agentplane.core.history import Spot
 from agentplane.core.recovery import Mode
 from agentplane.core.retry import RetryPolicy
-from agentplane.engine import sleeping
+from agentplane.engine import approvals, awaiting, deadlines, sleeping, tasking
+from agentplane.engine.cases import CaseHandle
 from agentplane.engine.dispatch import Bound, Dispatcher, bind
 from agentplane.engine.groups import Groups, Opening
 from agentplane.engine.guard import IN_STEP
@@ -87,8 +90,11 @@ class StepContext:
 
     # --- the public calls --------------------------------------------------------------------------------------------
 
-    async def do(self, call: CallDescription) -> Any:
+    async def do(self, call: CallDescription, *, approval: Decision | None = None) -> Any:
+        """``approval``: the decision of ``cx.task`` that this very call acts on, once."""
         self.enter()
+        if approval is not None:
+            return await self._approved(call, approval)
         bound = bind(call)
         self.groups.refuse_beside(bound.call.effect)
         spot = self.take()
@@ -108,6 +114,17 @@ class StepContext:
         else:
             await trio.lowlevel.checkpoint_if_cancelled()
         return output
+
+    async def _approved(self, call: CallDescription, decision: Decision) -> Any:
+        bound, approved = approvals.bound_to(self, call, decision)
+        self.groups.refuse_beside(bound.call.effect)
+        spot = self.take()
+        approvals.at_one_place(self, spot, approved)
+        self.dispatcher.approval = approved
+        try:
+            return await self.one(spot, bound)
+        finally:
+            self.dispatcher.approval = None
 
     async def gather(self, *calls: CallDescription) -> list[Any]:
         """Ordinals in argument order. Raises the most severe ending, then the one of the lowest ordinal (P10)."""
@@ -159,6 +176,37 @@ class StepContext:
     async def sleep_until(self, instant: int | datetime) -> int:
         """Wait until ``instant`` (ms UTC, or an aware datetime), without running."""
         return await sleeping.sleep_until(self, instant)
+
+    async def event(
+        self, kind: str, *, correlation: Mapping[str, str], deadline: str | None = None,
+        until: int | datetime | None = None, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0,
+        sender: str | None = None,
+    ) -> Event:  # fmt: skip
+        """Wait for a message about all of ``correlation``, without running. Raises WaitTimedOut."""
+        total_s = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+        return await awaiting.event(
+            self, kind, correlation, deadline=deadline, until=until, within_s=total_s or None, sender=sender
+        )
+
+    async def task(self, proposal: Proposal) -> Decision:
+        """Wait until a person has decided, or the window is over, without running."""
+        return await tasking.task(self, proposal)
+
+    async def deadline(self, name: str, **rule: Any) -> int:
+        """Register an obligation through a calendar; when it is due, ms UTC."""
+        return await deadlines.deadline(self, name, **rule)
+
+    async def met(self, name: str) -> bool:
+        """The obligation was met; False where it had been breached, or given up, before."""
+        return await deadlines.move(self, name, "met")
+
+    async def waive(self, name: str) -> bool:
+        """Nobody waits for the obligation any more; False where it had ended before."""
+        return await deadlines.move(self, name, "cancelled")
+
+    @property
+    def case(self) -> CaseHandle:
+        return CaseHandle(self)
 
     def group(self, name: str, resources: Sequence[str]) -> Opening:
         """Open an effect group over ``resources``: awaited, or entered with ``async with``."""
@@ -257,6 +305,11 @@ class StepContext:
         spot = Spot(self.step, self.phase, self._ordinal)
         self._ordinal += 1
         return spot
+
+    @property
+    def last_spot(self) -> Spot:
+        """The place that was taken last."""
+        return Spot(self.step, self.phase, self._ordinal - 1)
 
     def latching(self, ending: E) -> E:
         """``ending``, latched when it is a stop (P12)."""

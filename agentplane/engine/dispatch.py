@@ -23,6 +23,7 @@ from agentplane.core.errors import (
 )
 from agentplane.core.history import Series, Spot
 from agentplane.core.records import (
+    Approved,
     Descriptor,
     EffectDone,
     EffectReconciled,
@@ -95,6 +96,8 @@ class Dispatcher:
         self.phase = phase
         self.member: tuple[int, str] | None = None
         """The group, by index, and the role in it that what is performed now has."""
+        self.approval: Approved | None = None
+        """What a person approved, that what is performed now consumes."""
         self.deaf = False
         """What is under way may not be stopped half way by a cancel: a group past its frontier, or being taken back."""
 
@@ -245,6 +248,9 @@ class Dispatcher:
             members["phase"] = self.phase.wire
         if self.member is not None:
             members["group"], members["role"] = self.member
+        approval = first.approval if first is not None else self.approval
+        if approval is not None:
+            members["approval"] = approval
         return members, key
 
     async def _announce(self, spot: Spot, members: dict[str, object], kind: str) -> None:

@@ -18,15 +18,16 @@ Spec = tuple[type[Record], dict[str, object]]
 def link(run: str, epoch: int, head: Head, specs: list[Spec], at_ms: int | list[int]) -> tuple[Linked, ...]:
     """The records of ``specs``, linked one behind the other behind ``head``. ``at_ms``: one instant, or one each."""
     linked: list[Linked] = []
+    bound = {} if head.case is None else {"case": head.case}
     instants = at_ms if isinstance(at_ms, list) else [at_ms] * len(specs)
     for (kind, members), made_ms in zip(specs, instants, strict=True):
         if kind is RunConcluded and "chain_head" not in members:
             members = members | {"chain_head": head.hash.hex()}
-        record = kind(seq=head.seq + 1, run=run, epoch=epoch, v=1, at=to_text(made_ms), **members)  # type: ignore[arg-type]
+        record = kind(seq=head.seq + 1, run=run, epoch=epoch, v=1, at=to_text(made_ms), **bound, **members)  # type: ignore[arg-type]
         body = encode_body(record)
         item = Linked(record, body, chain.link(head.hash, body), made_ms)
         linked.append(item)
-        head = Head(record.seq, item.hash)
+        head = Head(record.seq, item.hash, head.case)
     return tuple(linked)
 
 

@@ -23,6 +23,7 @@ from agentplane.engine.runlog import RunLog
 from agentplane.engine.stops import CancelHeard, Dropped, Exhausted, Parked
 from agentplane.engine.world import World
 from agentplane.journal.lists import Cancel
+from agentplane.journal.tx import Tx
 
 ROOM_POLL_S = 1.0
 
@@ -95,8 +96,14 @@ class LiveRun:
         self.check_room: Callable[[], None] = lambda: None
         self.check_sql: Callable[[Any], None] = lambda statement: None
         self.read_blob: Callable[[bytes], Awaitable[object]]
+        self.read: Callable[[Callable[[Tx], Any]], Awaitable[Any]]
         self._acts: set[trio.CancelScope] = set()
         self._cut = False
+
+    @property
+    def case(self) -> str | None:
+        """The case that the run is bound to."""
+        return None if self.history.case is None else self.history.case.case
 
     def act_scope(self) -> ActScope:
         """A scope shielded from the skill's own timeouts, cut when the run's is."""

@@ -6,7 +6,7 @@ disk (W9). Invariant: the journal outlives every run, and an end that cut nothin
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -15,11 +15,16 @@ import trio
 from agentplane.core import bounds
 from agentplane.core.errors import AgentplaneError, StoreFailed
 from agentplane.engine.clockwatch import ClockWatch
+from agentplane.engine.delivery import Delivery
+from agentplane.engine.duties import Duties
 from agentplane.engine.executor import Capabilities
 from agentplane.engine.plane_state import PlaneState
 from agentplane.engine.recovery import Recovery
+from agentplane.engine.redelivery import Redelivery
 from agentplane.engine.runs import Runs
-from agentplane.engine.sweep import Sweep
+from agentplane.engine.scheduling import Schedule, Scheduler
+from agentplane.engine.sweep import EVERY_S, Sweep
+from agentplane.engine.waking import Waker
 from agentplane.engine.world import World
 from agentplane.journal import lists
 from agentplane.journal.checkpoints import Checkpointer
@@ -36,6 +41,7 @@ class Parts(msgspec.Struct, frozen=True):
     runs: Runs
     recovery: Recovery
     sweep: Sweep
+    delivery: Delivery
     state: PlaneState
     clock: ClockWatch
 
@@ -60,8 +66,9 @@ class FailStop:
 
 @asynccontextmanager
 async def running(
-    store: Store, skills: Capabilities, world: World, *, recover: bool, lease_ttl_s: float, max_running: int
-) -> AsyncIterator[Parts]:
+    store: Store, skills: Capabilities, world: World, *, recover: bool, lease_ttl_s: float, max_running: int,
+    schedules: Sequence[Schedule] = (), kept_s: int = bounds.EVENT_KEPT_S, every_s: float = EVERY_S,
+) -> AsyncIterator[Parts]:  # fmt: skip
     """Run what ``store`` holds for as long as the body lasts. Raises StoreFailed when the disk fails under it, and what
     the body raises, as it is."""
     world.incarnation = store.found.incarnation
@@ -85,7 +92,8 @@ async def running(
         async with trio.open_nursery() as outer:
             outer.start_soon(stop.watch)
             async with trio.open_nursery() as nursery:
-                parts = await _begin(store, writer, skills, world, nursery, stop, recover, lease_ttl_s, max_running)
+                parts = await _begin(store, writer, skills, world, nursery, stop, recover, lease_ttl_s, max_running,
+                                     schedules, kept_s, every_s)  # fmt: skip
                 begun.append(parts)
                 try:
                     yield parts
@@ -121,6 +129,9 @@ async def _begin(
     recover: bool,
     lease_ttl_s: float,
     max_running: int,
+    schedules: Sequence[Schedule],
+    kept_s: int,
+    every_s: float,
 ) -> Parts:
     identity = store.identity
     runs = Runs(
@@ -141,11 +152,13 @@ async def _begin(
         may_run=state.may_run,
         halted=lambda: state.paused is not None or runs.gate.draining,
     )
-    sweep = Sweep(
+    waker = Waker(
         runs,
         may_run=state.may_run,
         halted=lambda: state.paused is not None or store.held is not None or runs.gate.draining,
     )
+    delivery = Delivery(waker)
+    sweep = Sweep(waker, Duties(waker), Redelivery(delivery, kept_s), Scheduler(runs, schedules), every_s)
     clock = ClockWatch(world, store.found.last_ms)
     nursery.start_soon(clock.forever)
     nursery.start_soon(runs.renew_forever)
@@ -154,7 +167,7 @@ async def _begin(
         nursery.start_soon(recovery.forever)
         nursery.start_soon(sweep.forever)
     runs.on_suspend = sweep.kick
-    return Parts(writer, runs, recovery, sweep, state, clock)
+    return Parts(writer, runs, recovery, sweep, delivery, state, clock)
 
 
 async def _say_clean(writer: Writer, opening: str, begun: list[Parts]) -> None:

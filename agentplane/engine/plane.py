@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal, TypeVar, overload
@@ -21,6 +21,8 @@ from agentplane.authoring.plan import PlanTemplate
 from agentplane.authoring.skill import Compensation, Skill
 from agentplane.core import bounds
 from agentplane.core.build import __version__
+from agentplane.core.cloudevents import Incoming
+from agentplane.core.correlation import keys_from
 from agentplane.core.errors import (
     Draining,
     Held,
@@ -32,15 +34,21 @@ from agentplane.core.errors import (
 from agentplane.core.records import Actor
 from agentplane.engine import acts, guard
 from agentplane.engine.admission import Admission, Wanted, admit
+from agentplane.engine.delivery import Delivered
 from agentplane.engine.executor import Capabilities
 from agentplane.engine.nurseries import Parts, running
 from agentplane.engine.observer import Observe, silent
+from agentplane.engine.scheduling import Schedule
 from agentplane.engine.secrets import Secrets
 from agentplane.engine.strict import Verdict, replay_strict
+from agentplane.engine.sweep import EVERY_S
+from agentplane.engine.worklist import Worklist
 from agentplane.engine.world import World
 from agentplane.journal import lists
 from agentplane.journal.store import Identity, Store
 from agentplane.journal.tx import Tx
+from agentplane.work import tasks
+from agentplane.work.tasks import TaskRow
 
 T = TypeVar("T")
 ROOM_TICK_S = 1.0
@@ -64,13 +72,15 @@ def wall_ms() -> int:
 class Plane:
     """An opened plane. Made by ``Plane.open``; used from its own trio loop."""
 
-    def __init__(self, store: Store, world: World, parts: Parts) -> None:
+    def __init__(self, store: Store, world: World, parts: Parts, people: Mapping[str, Sequence[str]]) -> None:
         self.store = store
         self.world = world
         self.writer = parts.writer
         self.runs = parts.runs
         self.recovery = parts.recovery
         self.sweep = parts.sweep
+        self.delivery = parts.delivery
+        self.worklist = Worklist(parts.delivery.waker, people)
         self.state = parts.state
         self.clock = parts.clock
         self.draining = False
@@ -85,7 +95,9 @@ class Plane:
         create: bool = True, may_migrate: bool = True, guard_steps: bool = False, observe: Observe = silent,
         owner: str | None = None, state: str = "cli", socket: str | None = None, now_ms: Callable[[], int] = wall_ms,
         lease_ttl_s: float = bounds.LEASE_TTL_S, max_running: int = bounds.MAX_RUNNING, vfs: str | None = None,
-        currency: str = "EUR",
+        currency: str = "EUR", schedules: Sequence[Schedule] = (), people: Mapping[str, Sequence[str]] | None = None,
+        event_kept_s: int = bounds.EVENT_KEPT_S, boot_ms: Callable[[], int] | None = None,
+        sweep_every_s: float = EVERY_S,
     ) -> AsyncIterator[Plane]:  # fmt: skip
         """Open the store at ``path`` for writing and run what it holds.
 
@@ -111,12 +123,13 @@ class Plane:
         try:
             world = World(
                 now_ms=now_ms, settings=settings, secrets=Secrets(Path(secrets) if secrets else None), observe=observe,
-                currency=currency,
+                currency=currency, boot_ms=boot_ms,
             )  # fmt: skip
             async with running(
-                store, table, world, recover=recover, lease_ttl_s=lease_ttl_s, max_running=max_running
-            ) as parts:
-                yield cls(store, world, parts)
+                store, table, world, recover=recover, lease_ttl_s=lease_ttl_s, max_running=max_running,
+                schedules=schedules, kept_s=event_kept_s, every_s=sweep_every_s,
+            ) as parts:  # fmt: skip
+                yield cls(store, world, parts, people or {})
         finally:
             store.close()
 
@@ -134,21 +147,34 @@ class Plane:
         return admission
 
     async def run(self, capability: str, input: object = None, *, key: str | None = None, actor: Actor | None = None,
-                  wait_s: float | None = None, budget: Mapping[str, int] | None = None,
-                  plan: object = None) -> Outcome:  # fmt: skip
+                  wait_s: float | None = None, budget: Mapping[str, int] | None = None, plan: object = None,
+                  correlate: Mapping[str, str] | None = None) -> Outcome:  # fmt: skip
         """Start, and wait until the run has left this process (at most ``wait_s``). Raises what ``start`` raises.
 
         ``budget`` may only narrow what the capability declares; ``plan`` is a plan handed in, as data or a
-        ``plan(...)``, in the place of the one that the capability compiles to.
+        ``plan(...)``, in the place of the one that the capability compiles to; ``correlate`` names the case that the
+        run joins or opens, by business keys.
         """
         admission = await self.start(Wanted(
             capability=capability, input=input, key=key, actor=actor, budget=None if budget is None else dict(budget),
-            plan=plan,
+            plan=plan, correlate=None if correlate is None else dict(correlate),
         ))  # fmt: skip
         with trio.move_on_after(float("inf") if wait_s is None else wait_s):
             await self.runs.wait_for(admission.run)
         outcome = await self.outcome(admission.run)
         return msgspec.structs.replace(outcome, admitted=admission.admitted)
+
+    async def deliver(
+        self, kind: str, payload: object, *, id: str, correlation: Mapping[str, str], source: str, producer: str = ""
+    ) -> Delivered:
+        """Take in an event from ``source``, the authenticated deliverer. Raises InvalidRequest, InvalidInput and
+        Held."""
+        incoming = Incoming(producer=producer, id=id, kind=kind, keys=keys_from(dict(correlation)), payload=payload)
+        return await self.delivery.deliver(incoming, source)
+
+    async def tasks(self, limit: int = bounds.LIST_PAGE) -> list[TaskRow]:
+        """What waits for a person's decision, the most urgent first."""
+        return await self.read(lambda tx: tasks.queue(tx, limit))
 
     async def outcome(self, run: str) -> Outcome:
         """What the committed rows say of a run. Raises NotFound."""

@@ -201,7 +201,7 @@ class RunLog:
             held.linked += fresh
             held.size += entry.size
         self._count(entry, 1)
-        self._head = Head(fresh[-1].record.seq, fresh[-1].hash)
+        self._head = Head(fresh[-1].record.seq, fresh[-1].hash, fresh[-1].record.case)
         for item in fresh:
             self.history.add(item.record)
         full = len((self._held or entry).linked) >= bounds.HELD_MAX or self._bytes >= bounds.RIDER_BYTES_MAX // 2
@@ -275,7 +275,7 @@ class RunLog:
         self._queued.append(entry)
         self._count(entry, 1)
         last = entry.linked[-1]
-        self._head = Head(last.record.seq, last.hash)
+        self._head = Head(last.record.seq, last.hash, last.record.case)
         if not self._relinking:
             self._submit(entry)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
+from typing import TypeVar
 
 import trio
 
@@ -32,6 +33,7 @@ from agentplane.journal.store import Store
 from agentplane.journal.tx import Tx
 from agentplane.journal.writer import WriterLike
 
+T = TypeVar("T")
 _OURS_TO_LOSE = (Fenced, LeaseNotHeld, StoreFailed)
 
 
@@ -81,6 +83,7 @@ class Runs:
         live.check_room = self.store.room.announce
         live.check_sql = self._check_sql
         live.read_blob = self._read_blob
+        live.read = self.read
         self.live[run] = live
         self._idle = trio.Event() if self._idle.is_set() else self._idle
         self._nursery.start_soon(self._one, live)
@@ -95,7 +98,7 @@ class Runs:
             self.held_out[run] = error
             return None
         last = stored[-1] if stored else None
-        head = Head() if last is None else Head(last.record.seq, last.hash)
+        head = Head() if last is None else Head(last.record.seq, last.hash, last.record.case)
         restored = row.incarnation != self.world.incarnation
         live = self.begin(run, lease, history, head, restored=restored)
         live.cancel = cancel
@@ -116,6 +119,10 @@ class Runs:
 
     def _check_sql(self, statement: SqlDescription) -> None:
         self.store.readers.read(lambda tx: atomic.check(statement, tx))
+
+    async def read(self, body: Callable[[Tx], T]) -> T:
+        """A read of committed rows, in a thread."""
+        return await trio.to_thread.run_sync(lambda: self.store.readers.read(body))
 
     async def _read_blob(self, digest: bytes) -> object:
         return await trio.to_thread.run_sync(lambda: self.store.readers.read(lambda tx: lists.value(tx, digest)))

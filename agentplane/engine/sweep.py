@@ -1,8 +1,9 @@
-"""What falls due while nobody runs it: timers, and cancels of runs that no process executes.
+"""What falls due while nobody runs it.
 
-Owns the tick, a function of ``now``. Refuses to fire anything under a suspect clock, a pause or a drain (L3).
-Invariant: a timer's row, the outcome of its wait, the run's new lease and its mark as running change in one unit, so
-that a wake is neither lost nor doubled; a tick hands runs to their nursery and awaits none.
+Owns the tick, a function of ``now``, and the order of its passes: obligations, tasks, deliveries that were left, dead
+letters, timers, schedules, cancels, and runs that nothing would wake. Refuses to fire what depends on time under a
+suspect clock, and anything at all under a pause, a hold or a drain (L3). Invariant: each pass takes a bounded batch in
+units of a few rows, and says when more was due; a tick hands runs to their nursery and awaits none.
 """
 
 from __future__ import annotations
@@ -14,44 +15,88 @@ from typing import TypeVar
 import msgspec
 import trio
 
-from agentplane.core import bounds
-from agentplane.core.errors import AgentplaneError, LeaseHeld, NotFound, StoreFailed
-from agentplane.core.records import EffectDone
-from agentplane.engine.having import has_code
-from agentplane.engine.linking import link
+from agentplane.core import bounds, ids
+from agentplane.core.history import AWAIT, SLEEP
+from agentplane.engine.duties import Duties
+from agentplane.engine.redelivery import Redelivery
 from agentplane.engine.runs import Runs
-from agentplane.journal import appends, leases, lists, rows, timers
+from agentplane.engine.scheduling import Scheduler
+from agentplane.engine.waits import time_is_up
+from agentplane.engine.waking import May, Waker
+from agentplane.journal import appends, leases, lists, obligations, rows, timers
 from agentplane.journal.leases import Lease
 from agentplane.journal.timers import Timer
 from agentplane.journal.tx import Tx
+from agentplane.work import tasks
 
 T = TypeVar("T")
 TICK_S = 1.0
+EVERY_S = 30.0
+"""How often everything is looked at that nobody announced: what is due is looked at when it is."""
 REARM_MS = 60_000
-"""How often runs are looked for that no timer would wake: at start, and then seldom, for there are none."""
+"""How often runs are looked for that nothing would wake: at start, and then seldom, for there are none."""
+
+
+class Saturated(msgspec.Struct, kw_only=True):
+    """Which passes came back full: at least their batch was waiting, never all there was."""
+
+    timers: bool = False
+    deadlines: bool = False
+    tasks: bool = False
+    redeliveries: bool = False
+    dead_letters: bool = False
+
+    def __bool__(self) -> bool:
+        return any(getattr(self, name) for name in self.__struct_fields__)
 
 
 class Ticked(msgspec.Struct, kw_only=True):
-    """What one tick did: timers fired, runs taken up for a cancel or to be armed again; ``saturated``: more is due than
-    one batch."""
+    """What one tick did. ``fired``: runs whose timer came; ``cancels``, ``rearmed``: runs taken up to be stopped, or to
+    arm their wait again; ``record``: the sealed run that holds what was decided, when anything was."""
 
     fired: list[str] = []
     cancels: list[str] = []
     rearmed: list[str] = []
-    saturated: bool = False
+    redelivered: list[str] = []
+    warned: int = 0
+    breached: int = 0
+    tasks_expired: int = 0
+    tasks_escalated: int = 0
+    dead_lettered: int = 0
+    not_applied: int = 0
+    admitted: list[str] = []
+    schedules_failed: list[str] = []
+    records: list[str] = []
+    full: Saturated = msgspec.field(default_factory=Saturated)
+
+    @property
+    def saturated(self) -> bool:
+        return bool(self.full)
+
+    @property
+    def needs_attention(self) -> bool:
+        """What a person should see: a promise that was broken, a window that nobody answered in, a message that reached
+        nobody, work that does not fit in a tick."""
+        return bool(
+            self.breached or self.tasks_expired or self.dead_lettered or self.schedules_failed or self.saturated
+        )
 
 
 class Sweep:
-    """The sweep of one plane. ``halted`` says that nothing may be fired now."""
+    """The sweep of one plane."""
 
-    def __init__(self, runs: Runs, *, may_run: Callable[[str], bool], halted: Callable[[], bool]) -> None:
-        self.runs = runs
-        self.may_run = may_run
-        self.halted = halted
+    def __init__(
+        self, waker: Waker, duties: Duties, redelivery: Redelivery, scheduler: Scheduler, every_s: float = EVERY_S
+    ) -> None:
+        self.every_s = every_s
+        self.waker = waker
+        self.runs: Runs = waker.runs
+        self.duties = duties
+        self.redelivery = redelivery
+        self.scheduler = scheduler
+        self.last = Ticked()
         self._kick = trio.Event()
         self._rearmed_ms: int | None = None
-        self._left: dict[str, float] = {}
-        self._lacks: set[str] = set()
 
     def kick(self) -> None:
         """Look now: something was suspended or asked to stop."""
@@ -61,145 +106,115 @@ class Sweep:
         while True:
             self._kick = trio.Event()
             ticked, looked_ms = Ticked(), self.runs.world.now_ms()
-            if not self.halted():
+            if not self.waker.halted():
                 ticked = await self.tick(looked_ms)
             if not ticked.saturated:
                 with trio.move_on_after(await self._pause(looked_ms)):
                     await self._kick.wait()
 
     async def _pause(self, looked_ms: int) -> float:
-        """Seconds until the next timer is due, at most a tick. What was due at the last look and was left is looked at
-        again in a tick, and not at once."""
-        due_ms = await self._read(timers.next_due_ms)
-        if due_ms is None or due_ms <= looked_ms:
-            return TICK_S
-        return min(TICK_S, max(0.001, (due_ms - self.runs.world.now_ms()) / 1000))
+        """Seconds until the next thing is due, at most the period. What was due at the last look and was left is looked
+        at again in a second, and not at once."""
+        due_ms = min(await self.runs.read(_next_due), self.scheduler.next_ms() or ids.MAX_MS)
+        if due_ms <= looked_ms:
+            return min(TICK_S, self.every_s)
+        return min(self.every_s, max(0.001, (due_ms - self.runs.world.now_ms()) / 1000))
 
     async def tick(self, now_ms: int) -> Ticked:
-        """Fire what is due at ``now_ms`` and take up what was asked to stop. Raises StoreFailed."""
+        """Do what is due at ``now_ms``. Raises StoreFailed."""
         ticked = Ticked()
-        if not self.runs.world.clock_suspect:
+        trusted = not self.runs.world.clock_suspect
+        if trusted:
+            await self.duties.obligations(now_ms, ticked)
+            await self.duties.tasks(now_ms, ticked)
+        await self.redelivery.once(ticked)
+        if trusted:
+            await self.redelivery.age_out(now_ms, ticked)
             await self._fire(now_ms, ticked)
+            await self.scheduler.once(now_ms, ticked)
         await self._heed_all(ticked)
         if self._rearmed_ms is None or not 0 <= now_ms - self._rearmed_ms < REARM_MS:
             self._rearmed_ms = now_ms
-            now = trio.current_time()
-            self._left = {run: until for run, until in self._left.items() if until > now}
-            self._lacks &= self._left.keys()
+            self.waker.forget_the_left()
             await self._rearm(ticked)
+        self.last = ticked
         return ticked
 
+    # --- runs that nothing would wake --------------------------------------------------------------------------------
+
     async def _rearm(self, ticked: Ticked) -> None:
-        """A run that waits and that no timer would wake (a row that was lost, a copy that does not have it) is walked
+        """A run that waits and that nothing would wake (a row that was lost, a copy that does not have it) is walked
         to its wait again, which arms it."""
-        after = ""
-        while True:
-            page = await self._read(partial(_unarmed, after=after))
-            for run in page:
-                if self._may(run) and await self._take(run, partial(self._take_up, run=run)):
-                    ticked.rearmed.append(run)
-            if len(page) < bounds.RECOVERY_BATCH:
-                return
-            after = page[-1]
+        await self._each(_unarmed, self._take_up, ticked.rearmed)
 
     def _take_up(self, tx: Tx, run: str) -> Lease | None:
-        row = lists.get_run(tx, run)
-        if row.status != "suspended" or timers.of_run(tx, run) or not self._has_code(tx, run):
+        if not rows.is_unarmed(tx, run) or self.waker.may(tx, run) is not May.NOW:
             return None
         lease = leases.acquire(tx, run, self.runs.owner, self.runs.opening, self.runs.ttl_ms)
         appends.resumed(tx, run)
         return lease
 
-    def _has_code(self, tx: Tx, run: str) -> bool:
-        if has_code(tx, run, self.runs.skills):
-            return True
-        self._lacks.add(run)
-        return False
-
-    async def _fire(self, now_ms: int, ticked: Ticked) -> None:
-        after = (-1, "", b"")
-        # What may not be fired now (held, without its code) is passed over, so that it never stands before what may.
-        while len(ticked.fired) < bounds.RECOVERY_BATCH:
-            page = await self._read(partial(_due, now_ms=now_ms, after=after))
-            for timer in page:
-                if self._may(timer.run) and await self._take(timer.run, partial(self._wake, timer=timer)):
-                    ticked.fired.append(timer.run)
-            if len(page) < bounds.RECOVERY_BATCH:
-                return
-            after = (page[-1].due_ms, page[-1].run, page[-1].key)
-        ticked.saturated = True
-
     async def _heed_all(self, ticked: Ticked) -> None:
-        after = ""
-        while True:
-            page = await self._read(partial(_asked, after=after))
-            for run in page:
-                if self._may(run) and await self._take(run, partial(self._heed, run=run)):
-                    ticked.cancels.append(run)
-            if len(page) < bounds.RECOVERY_BATCH:
-                return
-            after = page[-1]
-
-    async def _read(self, body: Callable[[Tx], T]) -> T:
-        return await trio.to_thread.run_sync(lambda: self.runs.store.readers.read(body))
-
-    def _may(self, run: str) -> bool:
-        runs = self.runs
-        if self._left.get(run, 0.0) > trio.current_time():
-            return False
-        return run not in runs.live and run not in runs.held_out and not runs.acting(run) and self.may_run(run)
-
-    async def _take(self, run: str, unit: Callable[[Tx], Lease | None]) -> bool:
-        """Run the unit, and take the run into execution when it got the lease."""
-        live = None
-        try:
-            # Cut between the commit and the beginning, the lease would be left to lapse with nobody behind it.
-            with trio.CancelScope(shield=True):
-                lease = await self.runs.writer.do(unit)
-                if lease is None:
-                    if run in self._lacks:
-                        # Its code is not here and will not come: asking each second would keep the writer busy.
-                        self._left[run] = trio.current_time() + REARM_MS / 1000
-                    return False
-                live = await self.runs.resume(run, lease)
-            return live is not None
-        except StoreFailed:
-            raise
-        except (LeaseHeld, NotFound):
-            return False
-        except AgentplaneError as error:
-            # A head or a chain that does not hold is this run's, and its neighbours' timers go on.
-            self.runs.held_out[run] = error
-            return False
-
-    def _wake(self, tx: Tx, timer: Timer) -> Lease | None:
-        """One unit: the claim of the row, the lease, the outcome of the wait, the mark. None where the run is not
-        suspended: its own unit of suspension looks."""
-        runs, run = self.runs, timer.run
-        row = lists.get_run(tx, run)
-        if row.status != "suspended" or not self._has_code(tx, run):
-            return None
-        if not timers.disarm(tx, run, timer.key):
-            return None
-        lease = leases.acquire(tx, run, runs.owner, runs.opening, runs.ttl_ms)
-        step, phase = rows.place_of(tx, run, timer.key)
-        members: dict[str, object] = {"step": step, "effect_key": timer.key.hex(), "output": timer.due_ms}
-        if phase is not None:
-            members["phase"] = phase
-        head = rows.head_of(tx, run)
-        appends.append(tx, run, lease.epoch, head, link(run, lease.epoch, head, [(EffectDone, members)], tx.now_ms))
-        appends.resumed(tx, run)
-        return lease
+        await self._each(_asked, self._heed, ticked.cancels)
 
     def _heed(self, tx: Tx, run: str) -> Lease | None:
         row = lists.get_run(tx, run)
         if row.log_index is not None or row.status not in ("suspended", "failed", "exhausted"):
             return None
-        if not self._has_code(tx, run):
+        if not self.waker.has_code(tx, run):
             return None
         lease = leases.acquire(tx, run, self.runs.owner, self.runs.opening, self.runs.ttl_ms, progress=True)
         appends.resumed(tx, run)
         return lease
+
+    async def _each(
+        self, page_of: Callable[[Tx, str], list[str]], unit: Callable[[Tx, str], Lease | None], taken: list[str]
+    ) -> None:
+        """Every run of a list by id, taken by ``unit`` where it gets the lease."""
+        after = ""
+        while True:
+            page = await self.runs.read(_behind(page_of, after))
+            for run in page:
+                if self.waker.is_free(run) and await self.waker.take(run, _behind(unit, run)):
+                    taken.append(run)
+            if len(page) < bounds.RECOVERY_BATCH:
+                return
+            after = page[-1]
+
+    # --- timers ------------------------------------------------------------------------------------------------------
+
+    async def _fire(self, now_ms: int, ticked: Ticked) -> None:
+        after = (-1, "", b"")
+        # What may not be fired now (held, without its code) is passed over, so that it never stands before what may.
+        while len(ticked.fired) < bounds.SWEEP_TIMERS:
+            page = await self.runs.read(partial(_due, now_ms=now_ms, after=after))
+            for timer in page:
+                if self.waker.is_free(timer.run) and await self.waker.take(timer.run, partial(self._wake, timer=timer)):
+                    ticked.fired.append(timer.run)
+            if len(page) < bounds.RECOVERY_BATCH:
+                return
+            after = (page[-1].due_ms, page[-1].run, page[-1].key)
+        ticked.full.timers = True
+
+    def _wake(self, tx: Tx, timer: Timer) -> Lease | None:
+        """One unit: the claim of the row, the lease, the outcome of the wait, the mark. None where the run is not
+        suspended: its own unit of suspension looks."""
+        if self.waker.may(tx, timer.run) is not May.NOW:
+            return None
+        if not timers.disarm(tx, timer.run, timer.key):
+            return None
+        kind = AWAIT if timer.waits_for_event else SLEEP
+        return self.waker.wake(tx, timer.run, timer.key, time_is_up(kind, timer.due_ms))
+
+
+def _behind(body: Callable[[Tx, str], T], one: str) -> Callable[[Tx], T]:
+    return lambda tx: body(tx, one)
+
+
+def _next_due(tx: Tx) -> int:
+    """When the first timer, obligation or window of a task is due, ms UTC; far ahead where there is none."""
+    found = (timers.next_due_ms(tx), obligations.next_due_ms(tx), tasks.next_due_ms(tx))
+    return min((one for one in found if one is not None), default=ids.MAX_MS)
 
 
 def _due(tx: Tx, now_ms: int, after: tuple[int, str, bytes]) -> list[Timer]:

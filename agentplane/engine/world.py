@@ -26,8 +26,10 @@ class World:
     def __init__(
         self, *, now_ms: Callable[[], int], settings: Mapping[str, Any] | None = None, secrets: Secrets | None = None,
         observe: Observe = silent, threads: int = 40, currency: str = "EUR",
+        boot_ms: Callable[[], int] | None = None,
     ) -> None:  # fmt: skip
         self.now_ms = now_ms
+        self.boot_ms = boot_ms
         self.settings = dict(settings or {})
         self.secrets = secrets or Secrets(None)
         self.observe = observe

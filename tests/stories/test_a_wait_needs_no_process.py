@@ -152,14 +152,14 @@ async def test_what_may_not_fire_is_looked_at_once_a_tick(autojump_clock: MockCl
         await plane.state.pause(ME, "an incident")
         await trio.sleep(60)
         looks = 0
-        halted = plane.sweep.halted
+        halted = plane.sweep.waker.halted
 
         def counted() -> bool:
             nonlocal looks
             looks += 1
             return halted()
 
-        plane.sweep.halted = counted
+        plane.sweep.waker.halted = counted
         await trio.sleep(30)
         assert 25 < looks < 40
 

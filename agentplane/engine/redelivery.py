@@ -1,0 +1,99 @@
+"""What came for a run and was left: messages that are waited for, decisions not told, claims without an outcome.
+
+Owns the passes that finish a delivery, and the ageing of what nobody claims. Refuses to walk every wait: only what was
+marked when it came is looked at. Invariant: an event leaves the buffer once, to a wait or to the dead letters, and a
+decision reaches a run that waits for it.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from agentplane.core import bounds
+from agentplane.engine.delivery import Delivery
+from agentplane.engine.waits import Ending
+from agentplane.engine.waking import May
+from agentplane.journal.leases import Lease
+from agentplane.journal.tx import Tx
+from agentplane.work import events, tasks
+
+if TYPE_CHECKING:
+    from agentplane.engine.sweep import Ticked
+
+
+class Redelivery:
+    """Of one plane. ``kept_s``: how long an event waits for somebody to claim it."""
+
+    def __init__(self, delivery: Delivery, kept_s: int = bounds.EVENT_KEPT_S) -> None:
+        self.delivery = delivery
+        self.waker = delivery.waker
+        self.kept_s = kept_s
+        self._after = ""
+
+    async def once(self, ticked: Ticked) -> None:
+        """Finish what can be finished; what cannot is passed over, so that it never stands before what can."""
+        read = self.waker.runs.read
+        for claimed in await read(partial(events.claimed, limit=bounds.SWEEP_DELIVERIES)):
+            if self.waker.is_free(claimed.run or "") and await self.waker.take(
+                claimed.run or "", partial(self._finish, event=claimed.event)
+            ):
+                ticked.redelivered.append(claimed.run or "")
+        await self._parked(ticked)
+        undelivered = await read(partial(tasks.undelivered, limit=bounds.SWEEP_DELIVERIES))
+        for row in undelivered:
+            if self.waker.is_free(row.run) and await self.waker.take(row.run, partial(self._tell, task=row.task)):
+                ticked.redelivered.append(row.run)
+        if len(undelivered) == bounds.SWEEP_DELIVERIES and ticked.redelivered:
+            ticked.full.redeliveries = True
+
+    async def _parked(self, ticked: Ticked) -> None:
+        """A batch of the events that somebody waits for, from where the last pass ended."""
+        page = await self.waker.runs.read(partial(events.parked, limit=bounds.SWEEP_DELIVERIES, after=self._after))
+        self._after = page[-1].event if len(page) == bounds.SWEEP_DELIVERIES else ""
+        for row in page:
+            woken: list[str] = []
+
+            def unit(tx: Tx, event: str = row.event, woken: list[str] = woken) -> Lease | None:
+                woken.clear()
+                if not events.is_buffered(tx, event):
+                    return None
+                lease = self.delivery.match(tx, event)
+                woken += [lease.run] if lease is not None else []
+                return lease
+
+            if await self.waker.take(row.event, unit):
+                ticked.redelivered += woken
+        if self._after and ticked.redelivered:
+            ticked.full.redeliveries = True
+
+    async def age_out(self, now_ms: int, ticked: Ticked) -> None:
+        """Events that nobody claimed in their time are dead letters, told and kept."""
+        before_ms = now_ms - self.kept_s * 1000
+        if not await self.waker.runs.read(partial(events.has_older, before_ms=before_ms)):
+            return
+        moved = await self.waker.runs.writer.do(
+            lambda tx: events.age_out(tx, before_ms, bounds.SWEEP_UNIT, "nobody waited for it in its time")
+        )
+        ticked.dead_lettered += moved
+        ticked.full.dead_letters = moved == bounds.SWEEP_UNIT
+
+    def _finish(self, tx: Tx, event: str) -> Lease | None:
+        """A claim whose outcome was not recorded, in a store of two: the outcome now."""
+        row = events.get(tx, event)
+        if row.run is None or row.key is None or row.state != "claimed":
+            return None
+        if not events.is_open_wait(tx, row.run, row.key):
+            events.retire(tx, event)
+            return None
+        if self.waker.may(tx, row.run) is not May.NOW:
+            return None
+        return self.waker.wake(
+            tx, row.run, row.key, Ending(output=events.as_output(row), source=row.source, event=event)
+        )
+
+    def _tell(self, tx: Tx, task: str) -> Lease | None:
+        row = tasks.get(tx, task)
+        if row.decision is None or row.delivered or self.waker.may(tx, row.run) is not May.NOW:
+            return None
+        return self.waker.wake(tx, row.run, row.key, Ending(output=row.decision, by=row.decided_by))
