@@ -13,15 +13,18 @@ from collections.abc import Callable
 from typing import Any
 
 from agentplane.appliance.drain import Drain
+from agentplane.appliance.notify import Notifier, Webhook
 from agentplane.appliance.settings import Located
-from agentplane.core import errors
+from agentplane.core import bounds, errors
 from agentplane.core.build import __version__
 from agentplane.core.instants import to_text
+from agentplane.core.notices import Found
 from agentplane.engine.plane import Plane
 from agentplane.journal import lists
 from agentplane.journal.room import Room
 from agentplane.journal.tx import Tx
 from agentplane.surface.access import TokenFile
+from agentplane.surface.attention import conditions
 
 SHOWN_MAX = 100
 """Runs named in one answer; the number of them is beside it."""
@@ -39,8 +42,26 @@ class ApplianceHost:
         self._plane = plane
         self._located = located
         self._drain = drain
-        self.tokens: TokenFile | None = None
+        self.tokens = TokenFile(located.path("tokens"))
+        self.now_ms = plane.world.now_ms
         self.operator_url: str | None = None
+        webhook = Webhook.of(located)
+        self.notifier = None if webhook is None else Notifier(plane, webhook, self._conditions)
+
+    async def _conditions(self) -> list[Found]:
+        found = await conditions(self, bounds.LIST_PAGE)
+        return [Found(condition=one["condition"], count=one["found"]) for one in found]
+
+    def faults(self) -> dict[str, str]:
+        """Conditions of the process itself, by name: why each holds."""
+        found: dict[str, str] = {}
+        if self._plane.clock.why is not None:
+            found["clock.suspect"] = self._plane.clock.why
+        for name, why in sorted(self._plane.sweep.scheduler.faults.items()):
+            found["schedule.failing"] = f"{name}: {why}"
+        if self.notifier is not None and self.notifier.fault is not None:
+            found["notify.failing"] = self.notifier.fault
+        return found
 
     async def read(self, body: Callable[[Tx], Any]) -> Any:
         return await self._plane.read(body)
@@ -78,7 +99,7 @@ class ApplianceHost:
             "writer_age_s": round(age_s, 3),
             "commits": plane.writer.commits,
             "capabilities": sorted(plane.runs.skills),
-            "tokens_fault": self.tokens.fault if self.tokens is not None else None,
+            "tokens_fault": self.tokens.fault,
         }
 
     def _state(self) -> str:
@@ -110,14 +131,10 @@ class ApplianceHost:
 
     async def reload(self) -> dict[str, Any]:
         """Read the token file again, whole or not at all. Raises Settings when it cannot be read."""
-        reloaded = []
-        if self.tokens is not None:
-            self.tokens.reload()
-            reloaded.append("tokens")
-        return {"reloaded": reloaded}
+        self.tokens.reload()
+        return {"reloaded": ["tokens"]}
 
     def hang_up(self) -> None:
         """SIGHUP: a reload whose fault is said in ``status`` and keeps the last good file."""
-        if self.tokens is not None:
-            with contextlib.suppress(errors.Settings):
-                self.tokens.reload()
+        with contextlib.suppress(errors.Settings):
+            self.tokens.reload()

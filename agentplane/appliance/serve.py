@@ -17,7 +17,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import trio
@@ -35,9 +35,10 @@ from agentplane.core import errors
 from agentplane.core.build import __version__
 from agentplane.core.errors import EXIT_OPERATIONAL, EXIT_PARTIAL, EXIT_YES, AgentplaneError
 from agentplane.engine.observer import Observe, silent
-from agentplane.engine.plane import Plane, wall_ms
+from agentplane.engine.plane import Plane
+from agentplane.engine.scheduling import of_settings
 from agentplane.journal.units import Unit
-from agentplane.surface.access import Access, TokenFile
+from agentplane.surface.access import Access
 from agentplane.surface.app import control_identity, make_app, token_identity
 
 LATE_S: Final = 8.0
@@ -60,13 +61,13 @@ class Process(msgspec.Struct, frozen=True):
     notifier: Notifier
     given: list[systemd.Given]
     leaving: Leaving
+    options: Mapping[str, Any] = {}
 
 
-def serve(located: Located, *, observe: Observe = silent) -> int:
+def serve(located: Located, *, observe: Observe = silent, clock: trio.abc.Clock | None = None, **options: Any) -> int:
     """Serve until a signal or `drain`, then leave the process: 0 when nothing was cut, 5 when something was, 4 when
-    the store
-    failed. What the supervisor passed (LISTEN_*, NOTIFY_SOCKET) has left the environment before any code of the
-    operator runs.
+    the store failed. ``clock`` and ``options`` are the loop's and ``Plane.open``'s, for whoever keeps time otherwise.
+    What the supervisor passed (LISTEN_*, NOTIFY_SOCKET) has left the environment before any code of the operator runs.
     """
     writer = StderrWriter()
     leaving = Leaving(writer)
@@ -84,7 +85,8 @@ def serve(located: Located, *, observe: Observe = silent) -> int:
         writer.close()
         raise
     try:
-        stopped = trio.run(_serve, Process(located, loaded, observe, writer, signals, notifier, given, leaving))
+        process = Process(located, loaded, observe, writer, signals, notifier, given, leaving, options)
+        stopped = trio.run(_serve, process, clock=clock)
         status = EXIT_PARTIAL if stopped.cut else EXIT_YES
         _tell_end(writer, stopped)
     except BaseException as error:
@@ -188,6 +190,10 @@ async def _serve(process: Process) -> Stopped:
         lease_ttl_s=said.lease_ttl_secs,
         max_running=said.max_running,
         currency=said.currency,
+        schedules=of_settings(said.schedule),
+        people=said.people,
+        event_kept_s=said.event_kept_secs,
+        **process.options,
     ) as plane:
         plane.max_admitted = said.max_admitted
         drain = Drain(plane, located, writer)
@@ -201,6 +207,8 @@ async def _serve(process: Process) -> Stopped:
             if operator is not None:
                 drain.listeners.append(operator)
                 await nursery.start(operator.serve)
+            if host.notifier is not None:
+                nursery.start_soon(host.notifier.forever)
             _four_lines(process, plane)
             process.notifier.ready(f"serving, pid {os.getpid()}")
             await drain.begun.wait()
@@ -216,7 +224,9 @@ def _control(process: Process, host: ApplianceHost) -> listeners.Server:
     group = said.socket_group
     named = int(group) if group is not None and group.isascii() and group.isdigit() else group
     sock = sockets.bind(sockets.Unix(process.located.path("socket"), group=named))
-    app = make_app(host, control_identity(Access(said.access, os.getuid())), _access_log(process.writer), "control")
+    host.tokens.reload()
+    identify = control_identity(Access(said.access, os.getuid()), host.tokens, host.now_ms)
+    app = make_app(host, identify, _access_log(process.writer), "control")
     return listeners.Server(
         app, sock, name="control", unix=True, linger_ms=said.drain_linger_ms, fault=_fault_log(process.writer)
     )
@@ -234,11 +244,11 @@ def _operator(process: Process, host: ApplianceHost) -> listeners.Server | None:
             "give tls_cert and tls_key, or behind_proxy and public_url."
         )
     sock = sockets.bind(endpoint)
-    tokens = host.tokens = TokenFile(process.located.path("tokens"))
-    tokens.reload()
+    tokens = host.tokens
     names = operator_names(said, endpoint.host, sock)
     host.operator_url = _shown(said, endpoint.host, sock)
-    identify = token_identity(Access(said.access, os.getuid()), tokens, wall_ms, names, proxies=said.behind_proxy)
+    now_ms = host.now_ms
+    identify = token_identity(Access(said.access, os.getuid()), tokens, now_ms, names, proxies=said.behind_proxy)
     return listeners.Server(
         make_app(host, identify, _access_log(process.writer), "operator"),
         sock,
@@ -303,10 +313,11 @@ def _four_lines(process: Process, plane: Plane) -> None:
     state = f", held: {plane.state.held}" if plane.state.held else ", paused" if plane.state.paused else ""
     store = process.located.path("store")
     writer.line(f"agentplane {__version__}: {said.name} ({said.environment}), store {store}{state}; {skills}")
+    untold = "" if said.notify else "; nobody will be told of what waits for people ([notify] is not set)"
     if said.operator_addr:
-        writer.line(f"operator listener {said.operator_addr}, sign in with a token")
+        writer.line(f"operator listener {said.operator_addr}, sign in with a token{untold}")
     else:
-        writer.line("no listener (operator_addr is off)")
+        writer.line(f"no listener (operator_addr is off){untold}")
     writer.line(f"control socket {process.located.path('socket')}")
     writer.line(f"stop: SIGTERM, Ctrl-C or `agentplane drain`; pid {os.getpid()}")
 

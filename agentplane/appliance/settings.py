@@ -27,6 +27,25 @@ FILE_BYTES_MAX: Final = 64 * 1024
 """Ten times any plane.toml; a dotted key of a megabyte costs the TOML reader minutes."""
 
 
+class ScheduleSettings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=True):
+    """One ``[[schedule]]``: when (``cron`` in ``tz``), what, and what becomes of instants that nobody looked at."""
+
+    name: str
+    cron: str
+    capability: str
+    tz: str = "UTC"
+    input: Any = None
+    correlate: dict[str, str] | None = None
+    missed: str = "skip"
+
+
+class NotifySettings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=True):
+    """``[notify]``: one webhook, and the file that holds its signing secret."""
+
+    url: str
+    secret_file: str
+
+
 class PlaneSettings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=True):
     """plane.toml, read. Paths are relative to the directory that holds it; durations carry their unit."""
 
@@ -56,6 +75,11 @@ class PlaneSettings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, fr
     trust_writable: bool = False
     settings: dict[str, Any] = {}
     access: dict[str, list[str]] | None = None
+    event_kept_secs: int = bounds.EVENT_KEPT_S
+    sweep_every_secs: float = 30.0
+    people: dict[str, list[str]] = {}
+    schedule: list[ScheduleSettings] = []
+    notify: NotifySettings | None = None
 
 
 class Located(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +97,7 @@ class Located(msgspec.Struct, frozen=True, kw_only=True):
 SCALARS: Final = tuple(
     field.name
     for field in msgspec.structs.fields(PlaneSettings)
-    if field.name not in ("settings", "access", "operator_names", "behind_proxy")
+    if field.name not in ("settings", "access", "operator_names", "behind_proxy", "people", "schedule", "notify")
 )
 
 

@@ -118,3 +118,16 @@ def version(args: Args) -> int:
     else:
         emit("version", body, choose(args.output))
     return EXIT_YES
+
+
+def notify(args: argparse.Namespace) -> int:
+    """Send one notice that says it is a test. Raises Settings where nothing is set, or the receiver refuses."""
+    from agentplane.appliance import notify as telling
+    from agentplane.appliance import settings
+
+    located = settings.load(settings.find(args.plane, os.environ), environ=os.environ)
+    if located.plane.notify is None:
+        raise errors.Settings("There is no [notify] in plane.toml, so nobody is told of anything.")
+    answer = telling.test_once(located)
+    emit("notify", {"schema": "agentplane.notify/1", **answer}, choose(args.output))
+    return EXIT_YES if answer["delivered"] else EXIT_NO

@@ -45,8 +45,9 @@ def read_token(path: Path) -> str:
         raise errors.Settings(f"The token file {path} cannot be read: {error}.") from None
 
 
-def socket_client(path: Path, store: Path) -> HttpClient:
-    """A client of the socket of whoever holds ``store``. Raises Unreachable with the one reason that holds."""
+def socket_client(path: Path, store: Path, token: str | None = None) -> HttpClient:
+    """A client of the socket of whoever holds ``store``; ``token``: a person's, who speaks from this account. Raises
+    Unreachable with the one reason that holds."""
     from agentplane.journal.lock import lock_path, read_note
 
     note = read_note(lock_path(store))
@@ -70,7 +71,7 @@ def socket_client(path: Path, store: Path) -> HttpClient:
         raise errors.Unreachable(f"The control socket {target} cannot be reached: {error.strerror or error}.") from None
     finally:
         probe.close()
-    return HttpClient(path=target)
+    return HttpClient(path=target, token=token)
 
 
 def _is_missing(path: Path) -> bool:

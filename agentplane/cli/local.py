@@ -53,6 +53,9 @@ class LocalHost:
     async def reload(self) -> dict[str, Any]:
         raise errors.NotServing("Nothing serves this plane, so there is nothing to reload.")
 
+    def faults(self) -> dict[str, str]:
+        return {}
+
 
 class LocalClient:
     """The same calls, carried out here. ``actor`` is asserted."""
@@ -118,6 +121,7 @@ class LocalClient:
                 "secrets": located.path("secrets"),
                 "lease_ttl_s": plane.lease_ttl_secs,
                 "max_running": plane.max_running,
+                "people": plane.people,
             }
         running = operation.name == "start"
         async with Plane.open(

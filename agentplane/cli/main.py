@@ -12,7 +12,7 @@ import io
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from agentplane.core.errors import EXIT_OPERATIONAL, EXIT_USAGE, AgentplaneError
@@ -46,7 +46,10 @@ def build() -> Parser:
             made.add_argument("--store", type=Path, metavar="FILE", help="read or write this store's file itself")
             made.add_argument("--socket", type=Path, metavar="PATH", help="the control socket")
             made.add_argument("--url", help="a remote plane's operator listener")
-            made.add_argument("--token-file", type=Path, metavar="FILE", help="the bearer token for --url")
+            made.add_argument(
+                "--token-file", type=Path, metavar="FILE",
+                help="the bearer token for --url, or a person's beside the socket",
+            )  # fmt: skip
             made.add_argument("--actor", help="your name, where the store is opened by this command")
         if output:
             made.add_argument(
@@ -59,6 +62,7 @@ def build() -> Parser:
 
     _plane_verbs(verb)
     _run_verbs(verb)
+    _work_verbs(verb)
     _other_verbs(verb)
     return parser
 
@@ -90,6 +94,8 @@ def _plane_verbs(verb) -> None:  # type: ignore[no-untyped-def]
         ("max-running", int),
         ("max-admitted", int),
         ("currency", str),
+        ("event-kept-secs", int),
+        ("sweep-every-secs", float),
     ):
         serve.add_argument(f"--{flag}", type=kind, help=f"overrides {flag.replace('-', '_')} of plane.toml")
     serve.add_argument(
@@ -118,24 +124,8 @@ def _plane_verbs(verb) -> None:  # type: ignore[no-untyped-def]
 
 
 def _run_verbs(verb) -> None:  # type: ignore[no-untyped-def]
-    run = verb("run", "start work, and wait for its end")
-    run.add_argument("capability")
-    run.add_argument("--input", help="JSON")
-    run.add_argument("--input-file", type=Path, metavar="FILE", help="JSON from a file, - for standard input")
-    run.add_argument("--key", help="the admission key (default: made); the same key is the same run")
-    run.add_argument(
-        "--budget", action="append", default=[], metavar="CEILING=N", help="a narrower ceiling, such as max_effects=20"
-    )
-    run.add_argument("--detach", action="store_true", help="return once it is admitted")
-    runs = verb("runs", "list runs, newest first")
-    runs.add_argument("--outcome", help="only those of this status")
-    runs.add_argument("--limit", type=int, default=100)
-    runs.add_argument("--after", help="the `next` of an earlier page")
-    waiting = verb("waiting", "suspended runs, the first to wake first")
-    waiting.add_argument("--limit", type=int, default=100)
-    waiting.add_argument("--after", help="the `next` of an earlier page")
-    attention = verb("attention", "what waits for a person; status 1 when something does")
-    attention.add_argument("--limit", type=int, default=100)
+    _start_verb(verb("run", "start work, and wait for its end"))
+    _list_verbs(verb)
     show = verb("show", "one run")
     show.add_argument("run")
     history = verb("history", "the records of a run")
@@ -177,6 +167,78 @@ def _run_verbs(verb) -> None:  # type: ignore[no-untyped-def]
     quarantine.add_argument("--yes", action="store_true", help="do it without asking")
 
 
+def _start_verb(run: argparse.ArgumentParser) -> None:
+    run.add_argument("capability")
+    run.add_argument("--input", help="JSON")
+    run.add_argument("--input-file", type=Path, metavar="FILE", help="JSON from a file, - for standard input")
+    run.add_argument("--key", help="the admission key (default: made); the same key is the same run")
+    run.add_argument(
+        "--budget", action="append", default=[], metavar="CEILING=N", help="a narrower ceiling, such as max_effects=20"
+    )
+    run.add_argument(
+        "--correlate", action="append", default=[], metavar="NAMESPACE=VALUE",
+        help="the case it joins or opens, such as order=O-1; may be repeated",
+    )  # fmt: skip
+    run.add_argument("--detach", action="store_true", help="return once it is admitted")
+
+
+def _list_verbs(verb: Callable[..., argparse.ArgumentParser]) -> None:
+    runs = verb("runs", "list runs, newest first")
+    runs.add_argument("--outcome", help="only those of this status")
+    runs.add_argument("--limit", type=int, default=100)
+    runs.add_argument("--after", help="the `next` of an earlier page")
+    waiting = verb("waiting", "suspended runs, the first to wake first")
+    waiting.add_argument("--limit", type=int, default=100)
+    waiting.add_argument("--after", help="the `next` of an earlier page")
+    attention = verb("attention", "what waits for a person; status 1 when something does")
+    attention.add_argument("--limit", type=int, default=100)
+
+
+def _work_verbs(verb: Callable[..., argparse.ArgumentParser]) -> None:
+    def paged(made: argparse.ArgumentParser) -> None:
+        made.add_argument("--limit", type=int, default=100)
+        made.add_argument("--after", help="the `next` of an earlier page")
+
+    tasks = verb("tasks", "what waits for a person's decision")
+    tasks.add_argument("what", choices=("list", "show", "claim", "release", "takeover"), nargs="?", default="list")
+    tasks.add_argument("task", nargs="?", metavar="TASK")
+    tasks.add_argument("--role", help="with list: only those for this role")
+    tasks.add_argument("--from", dest="holder", metavar="HOLDER", help="with takeover: who holds it now")
+    tasks.add_argument("--reason", help="with takeover")
+    tasks.add_argument("--yes", action="store_true", help="do it without asking")
+    paged(tasks)
+    decide = verb("decide", "decide a task")
+    decide.add_argument("task", metavar="TASK")
+    decide.add_argument("decision", choices=("approve", "reject", "answer"))
+    decide.add_argument("--reason", required=True)
+    decide.add_argument("--digest", help="the version that you read (`digest` of the task): refused when it is another")
+    decide.add_argument("--amendment", metavar="JSON", help="with approve: the arguments to act on instead")
+    decide.add_argument("--answer", metavar="JSON", help="with answer: what was asked for")
+    decide.add_argument("--yes", action="store_true", help="do it without asking")
+    cases = verb("cases", "matters that many runs share")
+    cases.add_argument("what", choices=("list", "show"), nargs="?", default="list")
+    cases.add_argument("case", nargs="?", metavar="CASE")
+    cases.add_argument("--status", default="escalated", help="open, closed, ..., or all (default: escalated)")
+    paged(cases)
+    events = verb("events", "deliver an event, or list those that reached nobody")
+    events.add_argument("what", choices=("deliver", "dead-letters"), nargs="?", default="dead-letters")
+    events.add_argument("--kind", help="with deliver: such as shipment.delivered")
+    events.add_argument("--id", help="with deliver: its id (default: made); the same id is the same event")
+    events.add_argument(
+        "--correlate", action="append", default=[], metavar="NAMESPACE=VALUE",
+        help="with deliver: what it is about; may be repeated",
+    )  # fmt: skip
+    events.add_argument("--input", help="with deliver: the payload, as JSON")
+    events.add_argument("--input-file", type=Path, metavar="FILE", help="with deliver: - for standard input")
+    paged(events)
+    obligations = verb("obligations", "breaches that nobody has accounted for; status 1 when there are some")
+    paged(obligations)
+    acknowledge = verb("acknowledge", "account for a breached obligation")
+    acknowledge.add_argument("case", metavar="CASE", help="the case, or the run where it has none")
+    acknowledge.add_argument("--obligation", required=True, metavar="NAME")
+    acknowledge.add_argument("--note", required=True)
+
+
 def _other_verbs(verb) -> None:  # type: ignore[no-untyped-def]
     check = verb("check", "read skills as a reviewer would", reach=False)
     check.add_argument("directory", type=Path, nargs="?", default=Path("."))
@@ -190,6 +252,9 @@ def _other_verbs(verb) -> None:  # type: ignore[no-untyped-def]
     token.add_argument("--actor", dest="token_actor", help="whose token it is")
     token.add_argument("--role", action="append", default=[], help="may be repeated")
     token.add_argument("--days", type=float, default=90, help="until it expires (default 90)")
+    notify = verb("notify", "try the webhook of [notify]", reach=False)
+    notify.add_argument("--test", action="store_true", required=True, help="send one notice that says it is a test")
+    notify.add_argument("--plane", type=Path, metavar="DIR")
     demo = verb(
         "demo", "refund thirty tickets, or take orders, while the appliance is killed", reach=False, output=False
     )

@@ -13,15 +13,22 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-LISTS = {"runs": "runs", "waiting": "runs", "attention": "conditions", "history": "records"}
+LISTS = {"runs": "runs", "waiting": "runs", "attention": "conditions", "history": "records",
+         "tasks": "tasks", "cases": "cases", "obligations": "obligations", "dead-letters": "dead_letters"}  # fmt: skip
 """Which member of a verb's answer is its rows, for ``jsonl`` and tables."""
 COLUMNS = {
     "runs": ("run", "capability", "status", "admitted", "records", "reason"),
     "waiting": ("run", "until", "waiting_for"),
-    "attention": ("condition", "found", "subjects", "remedy"),
+    "attention": ("condition", "found", "subjects", "next"),
+    "tasks": ("id", "priority", "state", "due_at", "assignee", "decidable_by_you", "summary"),
+    "cases": ("case", "kind", "status", "opened", "correlation"),
+    "obligations": ("case", "obligation", "state", "due", "run"),
+    "dead-letters": ("event", "kind", "correlation", "source", "received", "why"),
     "history": ("seq", "at", "kind", "step", "effect_key", "what"),
 }
 WIDTH_MAX = 60
+EXACT = ("next", "id")
+"""Columns that are for copying: never cut."""
 
 
 def choose(wanted: str | None) -> str:
@@ -89,7 +96,9 @@ def describe(verb: str, row: dict[str, Any]) -> dict[str, Any]:
 
 def table(rows: Iterable[dict[str, Any]], columns: tuple[str, ...]) -> str:
     """Columns padded to their widest cell, cells cut at a width that fits a terminal."""
-    cells = [[cut(safe(row.get(column))) for column in columns] for row in rows]
+    cells = [
+        [safe(row.get(column)) if column in EXACT else cut(safe(row.get(column))) for column in columns] for row in rows
+    ]
     widths = [max([len(column), *(len(row[i]) for row in cells)]) for i, column in enumerate(columns)]
     lines = ["  ".join(column.upper().ljust(width) for column, width in zip(columns, widths, strict=True)).rstrip()]
     lines += ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]

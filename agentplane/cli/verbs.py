@@ -49,10 +49,14 @@ def client_of(args: Args, *, read: bool = False) -> Client:
             raise errors.Settings("--url needs --token-file.")
         return connect.HttpClient(url=args.url, token=connect.read_token(args.token_file))
     if args.socket is not None:
-        return connect.HttpClient(path=args.socket)
+        return connect.HttpClient(path=args.socket, token=_token(args))
     store, located = _located(args)
     socket_path = None if located is None else located.path("socket")
     return _by_lock(args, store, socket_path, located, read=read)
+
+
+def _token(args: Args) -> str | None:
+    return None if args.token_file is None else connect.read_token(args.token_file)
 
 
 def _steady(args: Args, *, read: bool = False) -> Steady:
@@ -92,13 +96,13 @@ def _by_lock(args: Args, store: Path, socket_path: Path | None, located: Located
         note = read_note(lock_path(store))
         if socket_path is None and note is not None and note.socket is not None:
             socket_path = Path(note.socket)
-        return connect.socket_client(socket_path or Path("control.sock"), store)
+        return connect.socket_client(socket_path or Path("control.sock"), store, _token(args))
     from agentplane.cli.local import LocalClient
 
     return LocalClient(store, located, args.actor)
 
 
-def _input(args: Args) -> Any:
+def read_json(args: Args) -> Any:
     if args.input is not None and args.input_file is not None:
         raise errors.InvalidRequest("Give --input or --input-file, not both.")
     text = args.input
@@ -107,7 +111,7 @@ def _input(args: Args) -> Any:
             text = sys.stdin.read() if str(args.input_file) == "-" else args.input_file.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise errors.InvalidRequest(f"{args.input_file} cannot be read: {error}.") from None
-    return None if text is None else _json(text, "--input")
+    return None if text is None else as_json(text, "--input")
 
 
 def _ceilings(pairs: list[str], flag: str) -> dict[str, int]:
@@ -124,7 +128,7 @@ def _ceilings(pairs: list[str], flag: str) -> dict[str, int]:
     return found
 
 
-def _json(text: str, flag: str) -> Any:
+def as_json(text: str, flag: str) -> Any:
     from agentplane.core import canonical
 
     try:
@@ -133,7 +137,7 @@ def _json(text: str, flag: str) -> Any:
         raise errors.InvalidRequest(f"{flag} is not JSON: {error}.") from None
 
 
-def _sure(args: Args, sentence: str) -> None:
+def sure(args: Args, sentence: str) -> None:
     """Ask at a terminal; elsewhere --yes is needed. Raises InvalidRequest."""
     if args.yes:
         return
@@ -151,9 +155,13 @@ def _sure(args: Args, sentence: str) -> None:
 def run(args: Args) -> int:
     """Start work under an admission key that is told before the request, and wait for its end."""
     key = str(uuid.uuid4()) if args.key is None else admission_key(args.key)
-    body = {"capability": args.capability, "input": _input(args)}
+    body = {"capability": args.capability, "input": read_json(args)}
     if args.budget:
         body["budget"] = _ceilings(args.budget, "--budget")
+    if args.correlate:
+        from agentplane.cli.work import correlation
+
+        body["correlate"] = correlation(args.correlate)
     tell(f"key {key}")
     known: dict[str, Any] = {}
     try:
@@ -285,21 +293,21 @@ def replay(args: Args) -> int:
 
 
 def cancel(args: Args) -> int:
-    _sure(args, f"The run {args.run} is asked to stop.")
+    sure(args, f"The run {args.run} is asked to stop.")
     return _plain(args, "cancel", run_id=args.run, body={"reason": args.reason})
 
 
 def reconcile(args: Args) -> int:
-    _sure(args, f"The effect {args.effect} of {args.run} is recorded as {args.outcome}, on your word.")
+    sure(args, f"The effect {args.effect} of {args.run} is recorded as {args.outcome}, on your word.")
     body: dict[str, Any] = {"effect": args.effect, "outcome": args.outcome, "note": args.note, "new_key": args.new_key}
     if args.result is not None:
-        body["output"] = _json(args.result, "--result")
+        body["output"] = as_json(args.result, "--result")
     return _plain(args, "reconcile", run_id=args.run, body=body)
 
 
 def quarantine(args: Args) -> int:
     if args.decision == "abandon":
-        _sure(args, f"The run {args.run} is closed where it stands, unwinding nothing.")
+        sure(args, f"The run {args.run} is closed where it stands, unwinding nothing.")
     client = client_of(args)
     name = "reopen" if args.decision == "reopen" else "abandon"
     _, answer = client.call(name, run=args.run, body={"reason": args.reason}, wait_s=3600)
@@ -394,7 +402,7 @@ def release(args: Args) -> int:
     else:
         _, shown = client.call("release", body=wanted)
         tell(shown["warning"])
-        _sure(args, "What is held goes on from here.")
+        sure(args, "What is held goes on from here.")
         _, answer = client.call("release", body=wanted | {"confirmed": True})
     emit("release", answer, choose(args.output))
     return EXIT_YES
@@ -433,6 +441,18 @@ def serve(args: Args) -> int:
     return appliance.serve(located)
 
 
+def _work(name: str) -> Callable[[Args], int]:
+    """A verb of ``cli.work``, which is loaded when it is asked for."""
+
+    def verb(args: Args) -> int:
+        from agentplane.cli import work
+
+        answer: int = getattr(work, name)(args)
+        return answer
+
+    return verb
+
+
 VERBS: Final[dict[str, Callable[[Args], int]]] = {
     "init": alone.init,
     "serve": serve,
@@ -453,6 +473,13 @@ VERBS: Final[dict[str, Callable[[Args], int]]] = {
     "cancel": cancel,
     "reconcile": reconcile,
     "quarantine": quarantine,
+    "tasks": _work("tasks"),
+    "decide": _work("decide"),
+    "cases": _work("cases"),
+    "events": _work("events"),
+    "obligations": _work("obligations"),
+    "acknowledge": _work("acknowledge"),
+    "notify": alone.notify,
     "check": alone.check,
     "config": alone.config,
     "token": alone.token,

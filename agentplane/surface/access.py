@@ -38,13 +38,15 @@ TOKENS_BYTES_MAX: Final = 16 * bounds.MIB
 
 
 class Who(msgspec.Struct, frozen=True, kw_only=True):
-    """An identity as established by a door. ``machine``: root or the plane's own uid, once ``[access]`` exists."""
+    """An identity as established by a door. ``machine``: root or the plane's own uid, once ``[access]``
+    exists; ``groups``: those of the kernel, as group:NAME."""
 
     actor: str
     basis: Basis
     roles: tuple[str, ...] = ()
     uid: int | None = None
     machine: bool = False
+    groups: tuple[str, ...] = ()
 
     def as_actor(self) -> Actor:
         return Actor(actor=self.actor, basis=self.basis, uid=self.uid)
@@ -78,12 +80,17 @@ class Access:
         name = _user(uid)
         actor = f"os:{name}" if name is not None else f"os:#{uid}"
         machine = uid in (0, self._own_uid)
+        found = (_group(gid) for gid in gids if gid != OVERFLOW)
+        groups = tuple(f"group:{group}" for group in found if group is not None)
         if self._table is None:
-            return Who(actor=actor, basis=Basis.CONNECTED, uid=uid, roles=EVERY_ROLE if machine else ())
-        groups = (_group(gid) for gid in gids if gid != OVERFLOW)
-        names = [actor, *(f"group:{group}" for group in groups if group is not None)]
-        roles = [role for one in names for role in self._table.get(one, [])]
-        return Who(actor=actor, basis=Basis.CONNECTED, uid=uid, roles=tuple(dict.fromkeys(roles)), machine=machine)
+            roles = list(EVERY_ROLE) if machine else []
+            machine = False
+        else:
+            roles = [role for one in (actor, *groups) for role in self._table.get(one, [])]
+        return Who(
+            actor=actor, basis=Basis.CONNECTED, uid=uid, roles=tuple(dict.fromkeys(roles)), machine=machine,
+            groups=groups,
+        )  # fmt: skip
 
     def of_token(self, token: Token) -> Who:
         """The identity of a verified token: its own roles, and those that ``[access]`` gives its actor."""
@@ -103,6 +110,12 @@ def person_name(text: str) -> str:
     if not text.strip() or len(text) > bounds.NAME_CHARS_MAX or not text.isprintable():
         raise errors.InvalidRequest(f"An actor is a name of 1 to {bounds.NAME_CHARS_MAX} printable characters.")
     return text
+
+
+def own_name() -> str:
+    """The name of this process's own uid, as the kernel's peers are named."""
+    uid = os.getuid()
+    return f"os:{_user(uid) or f'#{uid}'}"
 
 
 class TooManyFailures(errors.AgentplaneError):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ipaddress
 import math
+import re
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
@@ -23,15 +24,18 @@ from werkzeug.exceptions import HTTPException
 from agentplane.core import bounds, canonical, errors, ids
 from agentplane.core.errors import AgentplaneError
 from agentplane.surface.access import Access, TokenFile, TooManyFailures, Who, decide
-from agentplane.surface.asking import Ask, Host, Operation, Reply
+from agentplane.surface.asking import Ask, Host, Operation, Raw, Reply
 from agentplane.surface.attempts import Attempts
+from agentplane.surface.desk import TASK_ID
 from agentplane.surface.operations import EXTRA_ACTIONS, OPERATIONS
 from agentplane.surface.requests import key_from_headers, query_of
+from agentplane.surface.routes import PATH_ID
 
 CLIENT_HEADER: Final = "Agentplane-Client"
 FOREIGN: Final = ("origin", "cookie", "forwarded", "x-forwarded-", "sec-fetch-")
 """How the headers begin that a browser or a proxy adds: neither is our client, whoever it runs as."""
 METHOD_CHARS_MAX: Final = 16
+ROUTE_ID: Final = re.compile(r"<(run|task|case)>")
 GONE: Final = 499
 """In the log alone: the client went away before the answer."""
 
@@ -40,8 +44,11 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 AccessLog = Callable[[dict[str, object]], None]
 
 
-def control_identity(access: Access) -> Identify:
-    """For the control socket: our own client only, and the kernel's word for who it is."""
+def control_identity(
+    access: Access, tokens: TokenFile | None = None, now_ms: Callable[[], int] = lambda: 0
+) -> Identify:
+    """For the control socket: our own client only, and the kernel's word for who it is; or, where a token is presented
+    beside it, whose token it is, so that a person may speak from a machine's account."""
 
     def identify() -> Who:
         names = [name.lower() for name, _ in request.headers]
@@ -50,7 +57,13 @@ def control_identity(access: Access) -> Identify:
         peer = request.scope.get("state", {}).get("peer")
         if peer is None:
             raise errors.Unauthenticated("The peer's credentials are not known.")
-        return access.of_peer(peer["uid"], peer["gids"])
+        who = access.of_peer(peer["uid"], peer["gids"])
+        if tokens is not None and "authorization" in names:
+            scheme, _, presented = request.headers.get("Authorization", "").partition(" ")
+            if scheme.lower() != "bearer" or not presented.strip():
+                raise errors.Unauthenticated("A credential on the control socket is a bearer token.")
+            return access.of_token(tokens.check(presented.strip(), now_ms()))
+        return who
 
     return identify
 
@@ -134,7 +147,7 @@ def make_app(host: Host, identify: Identify, log: AccessLog, name: str) -> Quart
     _tell_of_each(app, host, log)
     _answer_faults(app, log)
     for operation in OPERATIONS:
-        path = operation.path.replace("{run}", "<run>")
+        path = PATH_ID.sub(r"<\1>", operation.path)
         app.add_url_rule(path, operation.name, _view(host, operation), methods=[operation.method])
     return app
 
@@ -157,20 +170,24 @@ def _tell_of_each(app: QuartTrio, host: Host, log: AccessLog) -> None:
     def line(status: int) -> None:
         who: Who | None = g.get("who")
         rule = request.url_rule
-        named = str((request.view_args or {}).get("run", ""))
+        named = next((str(value) for value in (request.view_args or {}).values()), "")
         g.logged = True
         log(
             {
                 "actor": None if who is None else who.actor,
                 "basis": None if who is None else who.basis.value,
                 "method": request.method[:METHOD_CHARS_MAX],
-                "route": None if rule is None else rule.rule.replace("<run>", "{run}"),
+                "route": None if rule is None else ROUTE_ID.sub(r"{\1}", rule.rule),
                 # What is no id may be anything: a token that was pasted into a path, for one.
-                "object": named if ids.is_id(named, "run") else None,
+                "object": named if _is_object(named) else None,
                 "status": status,
                 "ms": round((time.monotonic() - g.get("began", time.monotonic())) * 1000),
             }
         )
+
+
+def _is_object(named: str) -> bool:
+    return ids.is_id(named, "run") or ids.is_id(named, "case") or TASK_ID.fullmatch(named) is not None
 
 
 def _answer_faults(app: QuartTrio, log: AccessLog) -> None:
@@ -199,14 +216,16 @@ def _view(host: Host, operation: Operation) -> Callable[..., Awaitable[Response]
     async def view(**path: str) -> Response:
         who: Who = g.who
         decide(who, operation.action)
-        body = await read_body() if operation.method == "POST" else None
+        raw = await _as_it_came() if operation.raw else None
+        body = await read_body() if operation.method == "POST" and raw is None else None
         extra = EXTRA_ACTIONS.get(operation.name, lambda _: None)(body)
         if extra is not None:
             decide(who, extra)
         ask = Ask(
             who=who,
-            run=path.get("run", ""),
+            run=next(iter(path.values()), ""),
             body=body,
+            raw=raw,
             query=query_of(request.args.to_dict(flat=False)),
             key=key_from_headers(request.headers.getlist("Idempotency-Key")),
         )
@@ -214,6 +233,13 @@ def _view(host: Host, operation: Operation) -> Callable[..., Awaitable[Response]
         return _json(reply.status, reply.body)
 
     return view
+
+
+async def _as_it_came() -> Raw:
+    body = await request.get_data(cache=False)
+    if isinstance(body, str):
+        body = body.encode()
+    return Raw(request.headers.get("Content-Type", ""), tuple((name, value) for name, value in request.headers), body)
 
 
 async def read_body() -> Any:

@@ -34,15 +34,29 @@ class Host(Protocol):
 
     async def reload(self) -> Body: ...
 
+    def faults(self) -> dict[str, str]:
+        """Conditions of the process itself, by name: why each holds."""
+        ...
+
+
+class Raw(msgspec.Struct, frozen=True):
+    """A body as it came, for what has more shapes than one: its content type, the request's headers, its bytes."""
+
+    content_type: str
+    headers: tuple[tuple[str, str], ...]
+    body: bytes
+
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
-    """One request: who, the run in its path, its body as data, its query, and the admission key beside them."""
+    """One request: who, the id in its path (``run``: of a run, a task or a case), its body as data, its query, the
+    admission key beside them, and the body as it came where the operation reads it itself."""
 
     who: Who
     run: str = ""
     body: Any = None
     query: dict[str, str] = {}
     key: str | None = None
+    raw: Raw | None = None
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -51,7 +65,8 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
-    """One row. ``down``: read (opens the file), write (takes the lock), or none (4 when nothing serves)."""
+    """One row. ``down``: read (opens the file), write (takes the lock), or none (4 when nothing serves). ``raw``: the
+    handler reads the body itself."""
 
     name: str
     action: str
@@ -60,6 +75,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     handler: Callable[[Host, Ask], Awaitable[Reply]]
     down: str = "read"
     needs_skills: bool = False
+    raw: bool = False
 
 
 def schema(verb: str, **members: Any) -> Body:

@@ -18,7 +18,7 @@ from typing import Any
 from agentplane.core import bounds, errors
 from agentplane.core.errors import AgentplaneError, Row
 from agentplane.surface.requests import key_as_header
-from agentplane.surface.routes import ROUTES
+from agentplane.surface.routes import PATH_ID, ROUTES
 
 CONNECT_S = 5.0
 ANSWER_S = 30.0
@@ -74,7 +74,7 @@ def _parsed(url: str) -> urllib.parse.SplitResult:
 def _target(path: str, run: str, query: dict[str, Any] | None) -> str:
     """Raises InvalidRequest for an id or a query that is no text."""
     try:
-        found = path.replace("{run}", urllib.parse.quote(run, safe=""))
+        found = PATH_ID.sub(urllib.parse.quote(run, safe=""), path)
         return found + "?" + urllib.parse.urlencode(query) if query else found
     except UnicodeEncodeError:
         raise errors.InvalidRequest("The request holds bytes that are no UTF-8.") from None

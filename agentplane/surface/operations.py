@@ -23,7 +23,11 @@ from agentplane.journal import lists, timers
 from agentplane.journal.tx import Tx
 from agentplane.surface import appsql
 from agentplane.surface.asking import Ask, Body, Host, Operation, Reply, schema, writable
-from agentplane.surface.attention import attention, waiting
+from agentplane.surface.attention import attention, next_command, waiting
+from agentplane.surface.cases import acknowledge, list_cases, list_obligations, show_case
+from agentplane.surface.desk import claim, decide, list_tasks, show_task, takeover
+from agentplane.surface.desk import release as release_task
+from agentplane.surface.inbox import dead_letters, deliver
 from agentplane.surface.paging import after_run, run_cursor
 from agentplane.surface.requests import (
     AppSqlBody,
@@ -59,11 +63,10 @@ async def start(host: Host, ask: Ask) -> Reply:
     """Admit work, durable before it is answered; wait for its end when told to."""
     body: StartBody = convert(ask.body, StartBody, "POST /runs")
     query: WaitQuery = convert_query(ask.query, WaitQuery, "POST /runs")
-    if body.correlate is not None:
-        raise errors.InvalidInput("This plane has no cases yet; leave `correlate` out.", path="$.correlate")
     plane = writable(host)
     key = None if ask.key is None else admission_key(ask.key)
-    wanted = Wanted(capability=body.capability, input=body.input, key=key, actor=ask.who.as_actor(), budget=body.budget)
+    wanted = Wanted(capability=body.capability, input=body.input, key=key, actor=ask.who.as_actor(), budget=body.budget,
+                    correlate=body.correlate)  # fmt: skip
     admission = await plane.start(wanted)
     with trio.move_on_after(_wait(query.wait)):
         await plane.runs.wait_for(admission.run)
@@ -399,13 +402,6 @@ def _stopped(tx: Tx, run: str, row: lists.RunRow) -> Body:
     return view
 
 
-def next_command(run: str, undecided: list[Body]) -> str:
-    if undecided:
-        effect = undecided[0]["effect"][:16]
-        return f"agentplane reconcile {run} --effect {effect} --outcome landed|did-not-happen --note ..."
-    return f"agentplane quarantine {run} --decision reopen|abandon --reason ..."
-
-
 def record_view(record: Record, digest: bytes) -> Body:
     """A record as data, with its hash."""
     return {**msgspec.to_builtins(record), "hash": digest.hex()}
@@ -432,6 +428,18 @@ def _table() -> tuple[Operation, ...]:
         row("pause", "plane.pause", "POST", "/pause", pause, down="write"),
         row("release", "plane.release", "POST", "/release", release, down="write"),
         row("reload", "plane.reload", "POST", "/reload", reload, down="none"),
+        row("cases", "case.list", "GET", "/cases", list_cases),
+        row("case", "case.read", "GET", "/cases/{case}", show_case),
+        row("obligations", "obligation.list", "GET", "/obligations", list_obligations),
+        row("acknowledge", "obligation.acknowledge", "POST", "/obligations/acknowledge", acknowledge, down="write"),
+        row("tasks", "task.list", "GET", "/tasks", list_tasks),
+        row("task", "task.read", "GET", "/tasks/{task}", show_task),
+        row("claim", "task.claim", "POST", "/tasks/{task}/claim", claim, down="write"),
+        row("unclaim", "task.release", "POST", "/tasks/{task}/release", release_task, down="write"),
+        row("takeover", "task.takeover", "POST", "/tasks/{task}/takeover", takeover, down="write"),
+        row("decide", "task.decide", "POST", "/tasks/{task}/decide", decide, down="write"),
+        row("deliver", "event.deliver", "POST", "/events", deliver, down="write", raw=True),
+        row("dead_letters", "deadletter.list", "GET", "/dead-letters", dead_letters),
         row("app_sql", "plane.app_sql", "POST", "/app-sql", app_sql, down="write"),
     )
 

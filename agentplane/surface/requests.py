@@ -82,6 +82,45 @@ class DrainBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     grace: float | None = None
 
 
+class CaseListQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    status: str = "escalated"
+    limit: int = bounds.LIST_PAGE
+    after: str | None = None
+
+
+class CaseQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    limit: int = bounds.HISTORY_PAGE
+
+
+class TaskListQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    role: str | None = None
+    limit: int = bounds.LIST_PAGE
+    after: str | None = None
+
+
+class ClaimBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    pass
+
+
+class TakeoverBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    holder: str = msgspec.field(name="from")
+    reason: str = ""
+
+
+class DecideBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    decision: str
+    reason: str = ""
+    amendment: Any = None
+    answer: Any = None
+    digest: str | None = None
+
+
+class AcknowledgeBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    case: str
+    obligation: str
+    note: str = ""
+
+
 class AppSqlBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     sql: str
 

@@ -6,7 +6,11 @@ test holds it.
 
 from __future__ import annotations
 
+import re
 from typing import Final
+
+PATH_ID: Final = re.compile(r"\{(run|task|case)\}")
+"""Where an id stands in a path: one at most."""
 
 ROUTES: Final[dict[str, tuple[str, str]]] = {
     "status": ("GET", "/status"),
@@ -25,5 +29,17 @@ ROUTES: Final[dict[str, tuple[str, str]]] = {
     "pause": ("POST", "/pause"),
     "release": ("POST", "/release"),
     "reload": ("POST", "/reload"),
+    "cases": ("GET", "/cases"),
+    "case": ("GET", "/cases/{case}"),
+    "obligations": ("GET", "/obligations"),
+    "acknowledge": ("POST", "/obligations/acknowledge"),
+    "tasks": ("GET", "/tasks"),
+    "task": ("GET", "/tasks/{task}"),
+    "claim": ("POST", "/tasks/{task}/claim"),
+    "unclaim": ("POST", "/tasks/{task}/release"),
+    "takeover": ("POST", "/tasks/{task}/takeover"),
+    "decide": ("POST", "/tasks/{task}/decide"),
+    "deliver": ("POST", "/events"),
+    "dead_letters": ("GET", "/dead-letters"),
     "app_sql": ("POST", "/app-sql"),
 }

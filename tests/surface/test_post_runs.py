@@ -88,9 +88,9 @@ async def test_an_unknown_capability_is_404_with_those_that_exist(tmp_path: Path
         ({"capability": "desk.settle", "input": {"order": "A"}, "unknown": 1}, "$", "unknown"),
         ([], "$", "object"),
         (
-            {"capability": "desk.settle", "input": {"order": "A"}, "correlate": {"case": "1"}},
-            "$.correlate",
-            "correlate",
+            {"capability": "desk.settle", "input": {"order": "A"}, "correlate": {"Case": "1"}},
+            "/Case",
+            "lower-case",
         ),
         ({"capability": "desk.settle", "input": {"order": "A"}, "budget": "all"}, "$.budget", "object"),
     ],

@@ -112,7 +112,7 @@ async def test_what_waits_for_a_person_is_found(
         given = {"order": "A-1"} if capability == "desk.unsure" else {}
         calm = (await at.ask("GET", "/attention")).body
         assert (calm["needs_attention"], calm["conditions"]) == (False, [])
-        assert "obligations" in calm["not_checked"]
+        assert "drill" in calm["not_checked"]
         runs = {await begun(at, capability, given, status) for _ in range(12)}
         if condition.startswith("group"):
             for run in runs:
@@ -120,7 +120,7 @@ async def test_what_waits_for_a_person_is_found(
         loud = (await at.ask("GET", "/attention")).body
         assert loud["needs_attention"] is True
         (found,) = loud["conditions"]
-        assert found["condition"] == condition and verb in found["remedy"]
+        assert found["condition"] == condition and verb in found["remedy"] and found["subjects"][0] in found["next"]
         assert (found["found"], found["unlisted"], found["at_least"]) == (12, 2, False)
         assert len(set(found["subjects"])) == 10 and set(found["subjects"]) <= runs
         (fewer,) = (await at.ask("GET", "/attention?limit=5")).body["conditions"]
