@@ -1,7 +1,7 @@
 """Makes the parts of the docs that come from the code, between their markers. `python docs/make.py` writes,
 `--check` compares.
 
-Made parts: the rooms, the four lifecycles, the record kinds and their members, the error table, the roles,
+Made parts: the rooms, the lifecycles, the record kinds and their members, the error table, the roles,
 the HTTP table.
 """
 
@@ -75,6 +75,10 @@ PARTS: dict[str, Callable[[], str]] = {
     "life-of-a-step": diagram("step"),
     "life-of-an-effect": diagram("effect"),
     "life-of-a-group": diagram("group"),
+    "life-of-a-case": diagram("case"),
+    "life-of-a-task": diagram("task"),
+    "life-of-an-obligation": diagram("obligation"),
+    "life-of-an-event": diagram("event"),
     "kinds": kinds,
     "errors": error_table,
     "roles": role_table,

@@ -1,4 +1,5 @@
-"""The programs of docs/examples: each runs as it stands, and prints what docs/undo.md shows behind its name."""
+"""The programs of docs/examples: each runs as it stands, and prints what docs/undo.md or docs/outlive.md shows behind
+its name."""
 
 from __future__ import annotations
 
@@ -10,9 +11,8 @@ from pathlib import Path
 import pytest
 
 DOCS = Path(__file__).parent.parent / "docs"
-SHOWN = dict(
-    re.findall(r"\[examples/(\w+\.py)\]\(examples/\1\)\n\n```\n(.*?)```", (DOCS / "undo.md").read_text(), re.DOTALL)
-)
+PAGES = "".join((DOCS / name).read_text() for name in ("undo.md", "outlive.md"))
+SHOWN = dict(re.findall(r"\[examples/(\w+\.py)\]\(examples/\1\)\n\n```\n(.*?)```", PAGES, re.DOTALL))
 PROGRAMS = sorted(path.name for path in (DOCS / "examples").glob("*.py"))
 
 
@@ -28,8 +28,5 @@ def test_an_example_prints_what_its_page_shows(name: str) -> None:
 
 def test_every_tool_has_its_example() -> None:
     """The page names every program, and every program is named."""
-    assert (
-        sorted(SHOWN)
-        == PROGRAMS
-        == sorted({"atomic.py", "budget.py", "cancel.py", "group.py", "plan.py", "saga.py", "wait.py"})
-    )
+    named = "approval.py atomic.py budget.py cancel.py case.py event.py group.py plan.py saga.py wait.py"
+    assert sorted(SHOWN) == PROGRAMS == named.split()
