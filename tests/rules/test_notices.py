@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -65,7 +67,7 @@ def test_each_half_is_told_in_exactly_one_look(windows: list[tuple[int, int]], l
     """However the looks fall, the halves between the first and the last are each in one of them."""
     spans = [(opened, opened + width) for opened, width in windows]
     looks = sorted(looks)
-    told = [one for before, at in zip(looks, looks[1:], strict=False) for one in halves(spans, before, at)]
+    told = [one for before, at in pairwise(looks) for one in halves(spans, before, at)]
     assert sorted(told) == list(halves(spans, looks[0], looks[-1]))
 
 
