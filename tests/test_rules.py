@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent
 RULES: list[dict[str, Any]] = tomllib.loads((ROOT / "docs" / "rules.toml").read_text("utf-8"))["rule"]
 IDS = [rule["id"] for rule in RULES]
 NUMBERED = [*(f"P{n}" for n in range(1, 20)), *(f"W{n}" for n in range(1, 12)), *(f"L{n}" for n in range(1, 4))]
-CITED = re.compile(r"\b([PWLS])(\d{1,2})\b(?: to \1(\d{1,2})\b)?")
+CITED = re.compile(r"\b([PWLS])(\d{1,3})\b(?: to \1(\d{1,3})\b)?")
 
 
 def citations(text: str) -> set[str]:

@@ -18,6 +18,7 @@ from agentplane.core.records import Record
 from agentplane.engine import acts
 from agentplane.journal import lists
 from agentplane.journal.store import Readers, read_only
+from agentplane.journal.tx import Tx, raw
 from agentplane.lab.books import audit, path_of, series_of
 from agentplane.lab.provider.audit import Effect
 from crash.kills_provider import rows_of
@@ -57,6 +58,7 @@ def look(world: Path, workload: Workload, *, disturbed: bool, kills: int) -> Fou
             for row in rows
             if row.status == "succeeded"
         }
+        found.faults += readers.read(lambda tx: _outside(tx, world, workload))
     finally:
         readers.close()
     found.runs = len(rows)
@@ -81,6 +83,36 @@ def look(world: Path, workload: Workload, *, disturbed: bool, kills: int) -> Fou
     if starts.exists() and starts.stat().st_size > STARTS_MAX:
         found.faults.append(f"the poison was started {starts.stat().st_size} times")
     return found
+
+
+def _outside(tx: Tx, world: Path, workload: Workload) -> list[str]:
+    """What came from outside is in the store and was heard once: an event by one wait, a decision by its run, and a
+    promise was met or breached and told so."""
+    said: list[str] = []
+    delivered = world / "delivered"
+    told = set(delivered.read_text().split()) if delivered.exists() else set()
+    ended = {str(row[0]): (row[1], row[2]) for row in tx.all(
+        "SELECT event, state, run FROM event WHERE tenant = ?", tx.tenant
+    )}  # fmt: skip
+    said += [f"the event {event} was acknowledged and is gone" for event in sorted(told - ended.keys())]
+    said += [f"the event {event} is {state}" for event, (state, _) in ended.items() if state != "consumed"]
+    taken = Counter(run for _, run in ended.values())
+    said += [f"{run} took {times} events for one wait" for run, times in taken.items() if times > 1]
+    for table, column in (("subscription", "run"), ("timer", "run")):
+        left = tx.all(f"SELECT {column} FROM {table} WHERE tenant = ?", tx.tenant)
+        said += [f"a {table} of {row[0]} outlived its wait" for row in left]
+    for task, state, heard in tx.all("SELECT task, state, delivered FROM task WHERE tenant = ?", tx.tenant):
+        if (state, heard) != ("completed", 1):
+            said.append(f"the task {task} is {state}, delivered {heard}")
+    notes = [raw(row[0]) for row in tx.all("SELECT body FROM record WHERE tenant = ? AND kind = 'Swept'", tx.tenant)]
+    accounts = sum(b'"action":"deadline_breached"' in note for note in notes)
+    states = [str(row[0]) for row in tx.all("SELECT state FROM obligation WHERE tenant = ?", tx.tenant)]
+    if accounts != states.count("breached") or set(states) - {"met", "breached"}:
+        said.append(f"{accounts} breaches were told of {states}")
+    if "sweep" in workload.outside:
+        found = tx.all("SELECT version FROM matter WHERE tenant = ?", tx.tenant)
+        said += [f"a state was written {row[0]} times" for row in found if row[0] != 1]
+    return said
 
 
 def _read(readers: Readers, run: str) -> tuple[History, list[Record]]:

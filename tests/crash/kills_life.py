@@ -15,6 +15,7 @@ import threading
 import time
 import traceback
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -22,13 +23,16 @@ from typing import Any, NoReturn
 import apsw
 import trio
 
-from agentplane.core.errors import Draining
+from agentplane.core.errors import Draining, Refusal
+from agentplane.core.records import Actor, Basis
+from agentplane.core.tasks import Reviewer
 from agentplane.engine.admission import Wanted
 from agentplane.engine.plane import Plane
+from agentplane.engine.worklist import Verdict
 from agentplane.journal import lists
 from crash import workloads
 from crash.kills_provider import book_of
-from crash.workloads import SKILLS, Workload
+from crash.workloads import CAPABILITIES, Workload
 
 RESTS, DRAINED, FAULT = 0, 3, 1
 STEPS = "step"
@@ -37,6 +41,10 @@ STATEMENTS, OPENING = "sql", "opening"
 """A statement that is about to be given to SQLite; a statement or a file operation before the plane is open."""
 OPENING_EVENTS = frozenset({"open", "os.rename", "os.remove", "os.mkdir", "fcntl.flock", "os.truncate"})
 GRACE_S = 2.0
+
+
+JUDGE = Actor(actor="mara", basis=Basis.AUTHENTICATED)
+PERSON = Reviewer(actor=JUDGE.actor, basis=JUDGE.basis, roles=("reviewer",))
 
 
 @dataclass(frozen=True)
@@ -141,13 +149,17 @@ def _live(world: Path, workload: Workload, life: Life, provider: str, leash: int
 
 async def _life(world: Path, workload: Workload, life: Life, provider: str, killer: Killer) -> int:
     settings = {"provider": provider, "book": str(book_of(world))}
-    async with Plane.open(world / "plane.db", skills=SKILLS, settings=settings, observe=killer.observe) as plane:
+    async with Plane.open(world / "plane.db", skills=CAPABILITIES, settings=settings, observe=killer.observe) as plane:
         killer.opened()
         async with trio.open_nursery() as nursery:
             if life.drain is not None:
                 nursery.start_soon(_drain, plane, life, killer)
+            if "events" in workload.outside:
+                await _deliver(plane, workload, world, 0)
             await _submit(plane, workload, world)
-            at_rest = await _rest(plane)
+            if "events" in workload.outside:
+                await _deliver(plane, workload, world, 1)
+            at_rest = await _rest(plane, workload)
             nursery.cancel_scope.cancel()
     return RESTS if at_rest else DRAINED
 
@@ -161,7 +173,10 @@ async def _submit(plane: Plane, workload: Workload, world: Path) -> None:
     """As a client that was told nothing would: every request again, under its key, whatever was said before."""
     for key, capability, wanted in workload.requests:
         try:
-            admission = await plane.start(Wanted(capability=capability, input=wanted, key=key))
+            admission = await plane.start(Wanted(
+                capability=capability, input=wanted, key=key,
+                correlate={"order": wanted["order"]} if "sweep" in workload.outside else None,
+            ))  # fmt: skip
         except Draining:
             return
         descriptor = os.open(world / "acknowledged", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -169,13 +184,40 @@ async def _submit(plane: Plane, workload: Workload, world: Path) -> None:
         os.close(descriptor)
 
 
-async def _rest(plane: Plane) -> bool:
+async def _deliver(plane: Plane, workload: Workload, world: Path, which: int) -> None:
+    """Every life delivers again what it was not told of: the events of every second order first, the others behind the
+    requests."""
+    for n, (key, _, wanted) in enumerate(workload.requests):
+        if n % 2 == which or len(workload.requests) == 1:
+            order = wanted["order"]
+            told = await plane.deliver(
+                "kill.came", {"order": order}, id=f"came-{key}", correlation={"order": order}, source="peer:kill"
+            )
+            descriptor = os.open(world / "delivered", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            os.write(descriptor, f"{told.event}\n".encode())
+            os.close(descriptor)
+
+
+async def _decide(plane: Plane) -> None:
+    """A person approves whatever waits; what was decided a moment ago is left."""
+    for row in await plane.tasks():
+        with suppress(Refusal):
+            await plane.worklist.decide(row.task, PERSON, JUDGE, Verdict(said="approve", reason="looked"))
+
+
+async def _rest(plane: Plane, workload: Workload) -> bool:
     """Until no run is open, or none runs any more and the plane drains; whether none is open."""
 
     def left(tx: Any) -> int:
-        return lists.count_by_status(tx).get("running", 0)
+        counts = lists.count_by_status(tx)
+        return counts.get("running", 0) + counts.get("suspended", 0)
 
     while True:
+        if "person" in workload.outside:
+            await _decide(plane)
+        if "sweep" in workload.outside:
+            # An hour later, while the run still works: met or breached, and never both.
+            await plane.sweep.tick(plane.world.now_ms() + 3_600_000)
         await plane.runs.wait_idle()
         running = await plane.read(left)
         if not running or (plane.draining and not plane.runs.live):

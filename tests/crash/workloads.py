@@ -1,4 +1,4 @@
-"""What is run under the kill sweeps: ten small workloads, each with what is asked of it and how its runs may end.
+"""What is run under the kill sweeps: fourteen small workloads, each with what is asked of it and how its runs may end.
 
 Owns the effects, which tell ``kills_provider`` over a socket, and the skills over them. Refuses anything that differs
 between two lives of a world, but for what the workload is about. Invariant: every deed has an order of its own, so that
@@ -18,6 +18,8 @@ import trio
 
 from agentplane import Call, DidNotHappen, DidNotHappenError, InDoubtError, Landed, Recovery, RetryPolicy, effect, skill
 from agentplane.authoring.effect import Effect
+from agentplane.authoring.plan import PlanTemplate, node, plan
+from agentplane.authoring.proposal import Proposal
 from agentplane.authoring.skill import Skill
 from crash.kills_provider import ask
 
@@ -175,17 +177,57 @@ async def poison(cx: Any, request: dict[str, Any]) -> Any:
     await cx.do(begun())
 
 
+@skill("kill.event")
+async def eventful(cx: Any, request: dict[str, Any]) -> Any:
+    """Waits for its message and acts on it."""
+    found = await cx.event("kill.came", correlation={"order": request["order"]}, days=1)
+    return [(await cx.do(refund(order=found.payload["order"], way={})))["id"]]
+
+
+@skill("kill.nap")
+async def napping(cx: Any, request: dict[str, Any]) -> Any:
+    """Sleeps, acts slowly, sleeps again: what comes for its sibling meanwhile meets a run that is awake."""
+    await cx.sleep(seconds=0.01)
+    first = await cx.do(refund(order=f"{request['order']}-nap", way={"slow_ms": 20}))
+    await cx.sleep(seconds=0.01)
+    return [first["id"]]
+
+
+@skill("kill.ask")
+async def asking(cx: Any, request: dict[str, Any]) -> Any:
+    """Acts on what a person approved, with attempts that share the approval."""
+    call = refund(order=request["order"], way={"refuse": 2})
+    decision = await cx.task(Proposal(summary="refund?", action=call, due=3600))
+    return [(await cx.do(call, approval=decision))["id"]]
+
+
+@skill("kill.promise")
+async def promising(cx: Any, request: dict[str, Any]) -> Any:
+    """A promise that the sweep would breach while it is being kept."""
+    await cx.deadline("done", minutes=1)
+    view = await cx.case.read()
+    await cx.case.write({"began": True}, expected=view.version)
+    paid = await cx.do(refund(order=request["order"], way={"slow_ms": 5}))
+    await cx.met("done")
+    return [paid["id"]]
+
+
+BESIDE = plan("kill.beside", nodes=[node("nap", "kill.nap"), node("event", "kill.event")])
+
+
 @dataclass(frozen=True)
 class Workload:
     """``requests``: (key, capability, input) in the order of their admission. ``ends``: how its runs may end, by
     capability; what is not named there has to succeed. ``drains``: its first life is asked to drain at that
-    occurrence of a point. ``aborts``: its own code kills the process."""
+    occurrence of a point. ``aborts``: its own code kills the process. ``outside``: what else a life brings: events
+    about each order (before its requests and behind them), a person who decides, a sweep of a later hour."""
 
     name: str
     requests: tuple[tuple[str, str, dict[str, Any]], ...]
     ends: tuple[tuple[str, frozenset[str]], ...] = ()
     drains: tuple[str, int] | None = None
     aborts: bool = False
+    outside: frozenset[str] = frozenset()
 
     def may_end(self, capability: str) -> frozenset[str]:
         return dict(self.ends).get(capability, frozenset({"succeeded"}))
@@ -201,8 +243,10 @@ def _many(name: str, capability: str, count: int, **more: Any) -> tuple[tuple[st
 
 
 SKILLS: tuple[Skill, ...] = (
-    refunding, gathering, retrying, probing, local, by_hand, blocking, short, pair, poison,
+    refunding, gathering, retrying, probing, local, by_hand, blocking, short, pair, poison, eventful, napping, asking,
+    promising,
 )  # fmt: skip
+CAPABILITIES: tuple[Skill | PlanTemplate, ...] = (*SKILLS, BESIDE)
 
 WORKLOADS: dict[str, Workload] = {
     each.name: each
@@ -221,6 +265,10 @@ WORKLOADS: dict[str, Workload] = {
             (("kill.poison", frozenset({"quarantined"})),),
             aborts=True,
         ),
+        Workload("event", _many("event", "kill.event", 2), outside=frozenset({"events"})),
+        Workload("beside", _many("beside", "kill.beside", 1), outside=frozenset({"events"})),
+        Workload("ask", _many("ask", "kill.ask", 1), outside=frozenset({"person"})),
+        Workload("promise", _many("promise", "kill.promise", 1), outside=frozenset({"sweep"})),
         Workload("drain", _many("drain", "kill.pair", 4, slow_ms=8), drains=("effect.acted", 2)),
     )
 }

@@ -276,7 +276,7 @@ def test_json_has_one_charset(charset: str) -> None:
 
 @pytest.mark.parametrize("kind", ["agentplane.task.decided", "agentplane.", "agentplane.x"])
 def test_the_planes_own_kinds_are_refused_on_every_intake(kind: str) -> None:
-    """With an error of its own: whoever may deliver may not speak for the plane."""
+    """With an error of its own: whoever may deliver may not speak for the plane. (S123)"""
     for made in (lambda: structured(type=kind), lambda: binary(type=kind), lambda: native(kind=kind)):
         with pytest.raises(ReservedKind, match="plane's own"):
             made()

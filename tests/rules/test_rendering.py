@@ -35,7 +35,7 @@ HIDDEN = {
 
 @pytest.mark.parametrize("name", HIDDEN)
 def test_a_character_that_cannot_be_seen_is_written_out(name: str) -> None:
-    """As its number, in the place where it stands; in a value too, keys and all."""
+    """As its number, in the place where it stands; in a value too, keys and all. (S122)"""
     char = HIDDEN[name]
     shown = render(f"pay{char}7")
     assert shown.text == f"pay\\u{{{ord(char):04X}}}7" and shown.escaped

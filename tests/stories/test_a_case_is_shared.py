@@ -60,7 +60,7 @@ async def case_of(plane: Plane, **keys: str) -> str:
 
 
 async def test_runs_under_the_same_keys_are_of_one_case(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """The first opens it, the second joins it, and every record of both names it."""
+    """The first opens it, the second joins it, and every record of both names it. (S112)"""
     async with opened(tmp_path, *SKILLS) as plane:
         first = await plane.run("story.look", {}, correlate={"order": "O-1"})
         second = await plane.run("story.look", {}, correlate={"order": "O-1"})
@@ -79,6 +79,7 @@ async def test_runs_under_the_same_keys_are_of_one_case(autojump_clock: MockCloc
 async def test_a_key_that_is_free_is_added_and_keys_of_two_cases_are_refused(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
+    """S112."""
     async with opened(tmp_path, *SKILLS) as plane:
         case = await case_of(plane, order="O-1")
         assert await case_of(plane, order="O-1", parcel="P-1") == case
@@ -112,7 +113,7 @@ async def test_a_repeat_under_the_same_key_asks_the_same_case(autojump_clock: Mo
 
 
 async def test_a_state_is_written_over_the_version_that_was_read(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """Who lost is told so, and nothing of theirs stands; a replay writes nothing again."""
+    """Who lost is told so, and nothing of theirs stands; a replay writes nothing again. (S113)"""
     async with opened(tmp_path, *SKILLS) as plane:
         keys = {"order": "O-1"}
         first = await plane.run("story.write", {"state": {"n": 1}}, correlate=keys)
@@ -131,6 +132,7 @@ async def test_a_state_is_written_over_the_version_that_was_read(autojump_clock:
 async def test_closing_frees_the_keys_and_is_refused_while_a_promise_is_open(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
+    """S114."""
     async with opened(tmp_path, *SKILLS) as plane:
         keys = {"order": "O-1"}
         refused = await plane.run("story.status", {"to": "closed", "promise": True}, correlate=keys)

@@ -11,7 +11,7 @@ import trio
 from trio.testing import MockClock
 
 from agentplane import EffectFailed, skill
-from agentplane.core.errors import InvalidRequest, NotPending, NotFound
+from agentplane.core.errors import InvalidRequest, NotFound, NotPending
 from agentplane.core.instants import from_text
 from agentplane.core.records import DeadlineRegistered, DeadlineTransition, EffectDone, PlaneActed, Swept
 from agentplane.engine.plane import Plane
@@ -67,7 +67,7 @@ async def test_a_promise_kept_in_time_is_met(autojump_clock: MockClock, tmp_path
 
 
 async def test_a_promise_nobody_kept_is_warned_of_and_breached_once(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """With the account in a sealed run of the sweep, the case escalated, and what comes too late told so."""
+    """With the account in a sealed run of the sweep, the case escalated, and what comes too late told so. (S115)"""
     async with opened(tmp_path, promise) as plane:
         run = (await plane.run("story.promise", {"wait": 5}, correlate=KEYS)).run
         case = await one_case(plane)
@@ -92,7 +92,7 @@ async def test_a_promise_nobody_kept_is_warned_of_and_breached_once(autojump_clo
 async def test_a_breach_that_lost_is_noted_as_not_applied(
     autojump_clock: MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The run met it between the sweep's look and its unit."""
+    """The run met it between the sweep's look and its unit. (S116)"""
     async with opened(tmp_path, promise) as plane:
         await plane.run("story.promise", {"wait": 5}, correlate=KEYS)
         case = await one_case(plane)
@@ -107,7 +107,7 @@ async def test_a_breach_that_lost_is_noted_as_not_applied(
 
 
 async def test_a_breach_without_its_account_is_accounted_for_once(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """The state that only a store of two can be left in, planted: applied, and the note owed."""
+    """The state that only a store of two can be left in, planted: applied, and the note owed. (S115)"""
     async with opened(tmp_path, promise) as plane:
         await plane.run("story.promise", {"wait": 5}, correlate=KEYS)
         case = await one_case(plane)
@@ -122,6 +122,7 @@ async def test_a_breach_without_its_account_is_accounted_for_once(autojump_clock
 
 
 async def test_no_breach_under_a_clock_that_nobody_believes(autojump_clock: MockClock, tmp_path: Path) -> None:
+    """S117."""
     async with opened(tmp_path, promise) as plane:
         await plane.run("story.promise", {"wait": 5}, correlate=KEYS)
         plane.world.clock_suspect = True
@@ -130,7 +131,7 @@ async def test_no_breach_under_a_clock_that_nobody_believes(autojump_clock: Mock
 
 
 async def test_a_breach_is_accounted_for_by_the_first_who_does(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """It stays breached: what ends is the question."""
+    """It stays breached: what ends is the question. (S118)"""
     async with opened(tmp_path, promise) as plane:
         await plane.run("story.promise", {"wait": 5}, correlate=KEYS)
         case = await one_case(plane)
@@ -152,6 +153,7 @@ async def test_a_breach_is_accounted_for_by_the_first_who_does(autojump_clock: M
 
 
 async def test_a_run_without_a_case_has_its_promise_in_its_own_name(autojump_clock: MockClock, tmp_path: Path) -> None:
+    """S119."""
     async with opened(tmp_path, promise) as plane:
         run = (await plane.run("story.promise", {"wait": 5})).run
         ticked = await plane.sweep.tick(plane.world.now_ms() + 9 * DAY_MS)

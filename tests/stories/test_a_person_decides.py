@@ -48,7 +48,8 @@ ASK = {"order": "O-1", "amount": 5000}
 
 async def test_an_approved_call_is_done_with_what_was_approved(autojump_clock: MockClock, tmp_path: Path) -> None:
     """The run sleeps without a lease, the decision wakes it, its outcome names who decided, and the announcement names
-    the approval that it consumes."""
+    the approval that it consumes. (S106)
+    """
     done: list[Any] = []
     async with opened(tmp_path, asking(refunding(done))) as plane:
         run = (await plane.run("story.ask", ASK, actor=ALICE)).run
@@ -68,7 +69,8 @@ async def test_an_approved_call_is_done_with_what_was_approved(autojump_clock: M
 
 async def test_an_amended_decision_is_the_call(autojump_clock: MockClock, tmp_path: Path) -> None:
     """What the reviewer wrote is performed in the place of what was proposed; what does not fit the effect is refused
-    before anything is recorded."""
+    before anything is recorded. (S107)
+    """
     done: list[Any] = []
     async with opened(tmp_path, asking(refunding(done))) as plane:
         run = (await plane.run("story.ask", ASK, actor=ALICE)).run
@@ -93,7 +95,8 @@ async def test_a_rejected_call_is_not_done(autojump_clock: MockClock, tmp_path: 
 
 async def test_the_refusals_of_a_claim_come_in_one_order(autojump_clock: MockClock, tmp_path: Path) -> None:
     """What will never be is said before what is not now: unknown, excluded, of another role, too weakly known, not
-    pending, held by another."""
+    pending, held by another. (S103)
+    """
     async with opened(tmp_path, asking(refunding([]), least_basis="authenticated")) as plane:
         run = (await plane.run("story.ask", ASK, actor=ALICE)).run
         (row,) = await pending(plane)
@@ -128,7 +131,7 @@ async def test_the_refusals_of_a_claim_come_in_one_order(autojump_clock: MockClo
 
 
 async def test_four_eyes_are_those_of_two_people(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """Who started the work may not approve it, under none of their names; a machine is nobody's second pair."""
+    """Who started the work may not approve it, under none of their names; a machine is nobody's second pair. (S104)"""
     people = {"Alice": ["os:alice", "a.smith@example.org"]}
     async with opened(tmp_path, asking(refunding([])), people=people) as plane:
         await plane.run("story.ask", ASK, actor=ALICE)
@@ -145,7 +148,8 @@ async def test_four_eyes_are_those_of_two_people(autojump_clock: MockClock, tmp_
 
 
 async def test_a_decision_names_the_version_it_was_made_on(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """A claim does not change what is decided; an escalation does, and the digest that was read before it is stale."""
+    """A claim does not change what is decided; an escalation does, and the digest that was read before it is stale.
+    (S105)"""
     skill_ = asking(refunding([]), due=3600, on_expiry="escalate", escalate_to=["supervisor"])
     async with opened(tmp_path, skill_) as plane:
         await plane.run("story.ask", ASK, actor=ALICE)
@@ -171,7 +175,8 @@ async def test_a_window_that_nobody_answered_in_ends_as_the_task_says(
     policy: str, paid: bool, autojump_clock: MockClock, tmp_path: Path
 ) -> None:
     """Noted in a sealed run of the sweep; to go on without a person is opted into, and still is an approval that is
-    consumed once. Under a clock that nobody believes no window is over."""
+    consumed once. Under a clock that nobody believes no window is over. (S108)
+    """
     done: list[Any] = []
     async with opened(tmp_path, asking(refunding(done), due=3600, on_expiry=policy)) as plane:
         run = (await plane.run("story.ask", ASK, actor=ALICE)).run
@@ -194,7 +199,7 @@ async def test_a_window_that_nobody_answered_in_ends_as_the_task_says(
 async def test_a_decision_made_while_nothing_executes_the_run_reaches_it_later(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
-    """Recorded at once by a process that runs no skills; the next one that does finds it, and there is one outcome."""
+    """Recorded at once by a process that runs no skills; the next one that does finds it, and there is one outcome. (S109)"""
     done: list[Any] = []
     asks = asking(refunding(done))
     async with opened(tmp_path, asks) as plane:
@@ -215,7 +220,7 @@ async def test_a_decision_made_while_nothing_executes_the_run_reaches_it_later(
 
 
 async def test_a_task_goes_with_its_run(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """A stopped run leaves no task: it cannot be decided any more."""
+    """A stopped run leaves no task: it cannot be decided any more. (S110)"""
     async with opened(tmp_path, asking(refunding([]))) as plane:
         run = (await plane.run("story.ask", ASK, actor=ALICE)).run
         (row,) = await pending(plane)
@@ -229,7 +234,7 @@ async def test_a_task_goes_with_its_run(autojump_clock: MockClock, tmp_path: Pat
 async def test_an_approval_is_consumed_once_and_for_what_it_was_given(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
-    """Other arguments, another effect, and a second place are refused, and nothing is performed."""
+    """Other arguments, another effect, and a second place are refused, and nothing is performed. (S106)"""
     done: list[Any] = []
     refund = refunding(done)
     refused: list[str] = []
@@ -261,6 +266,7 @@ async def test_an_approval_is_consumed_once_and_for_what_it_was_given(
 async def test_what_a_person_does_to_a_task_is_recorded_with_who_and_how_we_know(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
+    """S111."""
     async with opened(tmp_path, asking(refunding([]))) as plane:
         await plane.run("story.ask", ASK, actor=ALICE)
         (row,) = await pending(plane)

@@ -24,7 +24,8 @@ async def test_a_run_that_waits_is_woken_by_the_event_about_all_of_its_keys(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
     """Of its kind and with more keys than asked for: the run goes on with the payload, and the outcome says who sent
-    it."""
+    it. (S94)
+    """
     async with opened(tmp_path, awaiting()) as plane:
         run = (await plane.run("story.await", {"order": "O-1"})).run
         assert await status(plane, run) == "suspended"
@@ -42,7 +43,7 @@ async def test_a_run_that_waits_is_woken_by_the_event_about_all_of_its_keys(
 async def test_an_event_that_came_first_is_found_by_the_unit_that_would_suspend(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
-    """The buffer is taken oldest first, and the run never suspends."""
+    """The buffer is taken oldest first, and the run never suspends. (S95)"""
     async with opened(tmp_path, awaiting()) as plane:
         for name in ("first", "second"):
             assert (await deliver(plane, "O-1", name)).delivery == "buffered"
@@ -57,7 +58,8 @@ async def test_an_event_delivered_again_is_a_duplicate_and_names_who_took_the_fi
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
     """By authenticated source, producer's source and id: the same id of another source is another event, and no two
-    triples are joined into one name."""
+    triples are joined into one name. (S96)
+    """
     async with opened(tmp_path, awaiting()) as plane:
         run = (await plane.run("story.await", {"order": "O-1"})).run
         await deliver(plane, "O-1", "e")
@@ -71,7 +73,7 @@ async def test_an_event_delivered_again_is_a_duplicate_and_names_who_took_the_fi
 
 
 async def test_of_two_waiters_the_older_takes_the_first_event(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """One event, one wait: the second event is the second waiter's."""
+    """One event, one wait: the second event is the second waiter's. (S94)"""
     async with opened(tmp_path, awaiting()) as plane:
         older = (await plane.run("story.await", {"order": "O-1"})).run
         await trio.sleep(1)
@@ -85,7 +87,7 @@ async def test_of_two_waiters_the_older_takes_the_first_event(autojump_clock: Mo
 async def test_a_wait_whose_time_is_over_ends_so_and_never_eats_the_next_event(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
-    """Outcome and subscription go in one unit: what comes later stays for somebody else."""
+    """Outcome and subscription go in one unit: what comes later stays for somebody else. (S99)"""
 
     @skill("story.patient")
     async def patient(cx: Any, request: dict) -> Any:  # type: ignore[type-arg]
@@ -120,7 +122,8 @@ async def test_what_comes_while_the_run_is_awake_waits_for_the_look_in_its_own_s
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
     """The run was woken by a timer and holds its lease: the event stays in the buffer, nobody younger takes it, and the
-    run finds it before it would sleep again."""
+    run finds it before it would sleep again. (S97)
+    """
 
     @skill("story.short")
     async def short(cx: Any, request: dict) -> Any:  # type: ignore[type-arg]
@@ -146,6 +149,7 @@ async def test_what_comes_while_the_run_is_awake_waits_for_the_look_in_its_own_s
 async def test_what_comes_while_the_plane_is_paused_is_kept_and_told_when_it_is_released(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
+    """S98."""
     async with opened(tmp_path, awaiting()) as plane:
         run = (await plane.run("story.await", {"order": "O-1"})).run
         await plane.state.pause(ME, "looking")
@@ -161,7 +165,7 @@ async def test_what_comes_while_the_plane_is_paused_is_kept_and_told_when_it_is_
 async def test_an_event_nobody_claims_is_a_dead_letter_by_the_sweep_and_never_on_arrival(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
-    """And not under a clock that nobody believes."""
+    """And not under a clock that nobody believes. (S100)"""
     async with opened(tmp_path, awaiting(), event_kept_s=3600) as plane:
         await deliver(plane, "O-1", "old")
         assert buffered(plane) == 1
@@ -182,7 +186,8 @@ async def test_a_claim_whose_outcome_was_not_recorded_is_finished_by_the_sweep(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
     """The state that only a store of two can be left in, planted: the wait is given the event that was claimed for it,
-    once, and no second one."""
+    once, and no second one. (S101)
+    """
     async with opened(tmp_path, awaiting()) as plane:
         run = (await plane.run("story.await", {"order": "O-1"})).run
         await plane.state.pause(ME, "so that nothing is matched")
@@ -214,6 +219,7 @@ async def test_a_run_that_was_stopped_takes_no_event(autojump_clock: MockClock, 
 
 
 async def test_a_store_that_is_held_takes_in_nothing(autojump_clock: MockClock, tmp_path: Path) -> None:
+    """S102."""
     async with opened(tmp_path, awaiting()) as plane:
         await plane.writer.do(lambda tx: tx.run("INSERT INTO plane_state VALUES (?, 'held', 'planted', 0)", tx.tenant))
         with pytest.raises(Held):

@@ -58,6 +58,7 @@ async def test_an_instant_is_admitted_once(autojump_clock: MockClock, tmp_path: 
 async def test_a_kill_between_the_admission_and_the_note_repeats_a_key_and_not_the_work(
     autojump_clock: MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """S120."""
     async with opened(tmp_path, nightly, schedules=[hourly()]) as plane:
         began_ms = plane.world.now_ms()
         await plane.sweep.tick(began_ms)
@@ -103,6 +104,7 @@ async def test_long_missed_instants_are_skipped_or_the_last_is_taken(autojump_cl
 async def test_a_schedule_that_cannot_be_admitted_is_told_and_nothing_is_passed(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
+    """S121."""
     async with opened(tmp_path, nightly, schedules=[Schedule(
         name="wrong", cron=Cron("0 * * * *", "UTC"), capability="story.none", missed="all"
     )]) as plane:  # fmt: skip
