@@ -173,9 +173,19 @@ def _first(error: BaseException) -> BaseException:
     return next((one for one in found if isinstance(one, AgentplaneError)), found[0])
 
 
+def _check_schedules(process: Process) -> None:
+    """Raises Settings for a schedule of what nobody here can do: it would fail at its first instant, unseen."""
+    have = {skill.name for skill in process.loaded.skills}
+    for one in process.located.plane.schedule:
+        if one.capability not in have:
+            named = ", ".join(sorted(have)) or "none"
+            raise errors.Settings(f"The schedule {one.name} asks for {one.capability!r}; this plane has: {named}.")
+
+
 async def _serve(process: Process) -> Stopped:
     located, writer = process.located, process.writer
     said = located.plane
+    _check_schedules(process)
     socket_path = located.path("socket")
     async with Plane.open(
         located.path("store"),
@@ -193,6 +203,7 @@ async def _serve(process: Process) -> Stopped:
         schedules=of_settings(said.schedule),
         people=said.people,
         event_kept_s=said.event_kept_secs,
+        sweep_every_s=said.sweep_every_secs,
         **process.options,
     ) as plane:
         plane.max_admitted = said.max_admitted

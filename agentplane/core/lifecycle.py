@@ -175,10 +175,10 @@ EVENT: Final[Table] = {
     ("buffered", "consume"): "consumed",
     ("buffered", "age out"): "dead",
     ("claimed", "consume"): "consumed",
-    ("claimed", "retire"): "dead",
+    ("claimed", "retire"): "buffered",
 }
 """``claimed`` is a claim whose outcome is not recorded: the shape that two stores can be left in. It is finished, or
-retired where the wait that it names has ended."""
+given back where the wait that it names has ended otherwise."""
 
 TABLES: Final[Mapping[str, Table]] = {
     "run": RUN, "step": STEP, "effect": EFFECT, "group": GROUP,

@@ -18,7 +18,7 @@ from agentplane.core.cloudevents import Incoming
 from agentplane.core.correlation import event_dedup
 from agentplane.core.errors import Held
 from agentplane.engine.waits import Ending
-from agentplane.engine.waking import May, Waker
+from agentplane.engine.waking import May, Trying, Waker
 from agentplane.journal import lists
 from agentplane.journal.leases import Lease
 from agentplane.journal.tx import Tx
@@ -49,7 +49,7 @@ class Delivery:
         payload = encode(incoming.payload)
         dedup = event_dedup(source, incoming.producer, incoming.id)
 
-        def unit(tx: Tx) -> tuple[Delivered, Lease | None]:
+        def unit(tx: Tx, trying: Trying) -> tuple[Delivered, Lease | None]:
             if lists.get_state(tx, "held") is not None:
                 raise Held("The store was restored and is held; no event is taken in before it is released.")
             seen = events.store(
@@ -58,20 +58,20 @@ class Delivery:
             )  # fmt: skip
             if seen is not None:
                 return Delivered(event=seen.event, delivery="duplicate", run=seen.run), None
-            lease = self.match(tx, event)
+            lease = self.match(tx, event, trying)
             if lease is None:
                 return Delivered(event=event, delivery="buffered"), None
             return Delivered(event=event, delivery="resumed", run=lease.run), lease
 
         # Cut between the commit and the beginning, a woken run's lease would be left to lapse.
         with trio.CancelScope(shield=True):
-            told, lease = await self.waker.runs.writer.do(unit)
+            told, lease = await self.waker.do(unit)
             world.observe("event.stored", effect=told.event)
             if lease is not None:
                 await self.waker.begin(lease)
         return told
 
-    def match(self, tx: Tx, event: str) -> Lease | None:
+    def match(self, tx: Tx, event: str, trying: Trying) -> Lease | None:
         """Inside a unit: the oldest wait that the event ends, ended; None where it stays in the buffer, marked when
         somebody waits for it."""
         row = events.get(tx, event)
@@ -81,7 +81,7 @@ class Delivery:
             may = self.waker.may(tx, waiter.run)
             if may is May.NOW:
                 ending = Ending(output=events.as_output(row), source=row.source, event=event)
-                return self.waker.wake(tx, waiter.run, waiter.key, ending)
+                return self.waker.wake(tx, waiter.run, waiter.key, ending, trying)
             if may is May.LATER:
                 break  # it is the oldest, and looks itself before it suspends
         events.park(tx, event, waited_for)

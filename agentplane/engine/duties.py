@@ -20,7 +20,7 @@ from agentplane.core.records import Swept
 from agentplane.engine.linking import Spec
 from agentplane.engine.recovery import own_run
 from agentplane.engine.waits import Ending
-from agentplane.engine.waking import May, Waker
+from agentplane.engine.waking import May, Trying, Waker
 from agentplane.journal import obligations
 from agentplane.journal.leases import Lease
 from agentplane.journal.obligations import Obligation
@@ -37,7 +37,8 @@ R = TypeVar("R")
 class Notes:
     """What one unit decided: made anew each time it runs."""
 
-    def __init__(self) -> None:
+    def __init__(self, trying: Trying) -> None:
+        self.trying = trying
         self.specs: list[Spec] = []
         self.leases: list[Lease] = []
         self.counts: dict[str, int] = {}
@@ -107,7 +108,8 @@ class Duties:
         notes.add(row.task, "task_expired", row.on_expiry)
         now = tasks.get(tx, row.task)
         if now.decision is not None and self.waker.may(tx, row.run) is May.NOW:
-            notes.leases.append(self.waker.wake(tx, row.run, row.key, Ending(output=now.decision)))
+            ending = Ending(output=now.decision)
+            notes.leases.append(self.waker.wake(tx, row.run, row.key, ending, notes.trying))
 
     # --- carrying out ------------------------------------------------------------------------------------------------
 
@@ -119,8 +121,8 @@ class Duties:
             rows = found[at : at + bounds.SWEEP_UNIT]
             own = ids.new_id("run", runs.world.now_ms(), os.urandom(10))
 
-            def unit(tx: Tx, rows: Sequence[R] = rows, own: str = own) -> Notes:
-                notes = Notes()
+            def unit(tx: Tx, trying: Trying, rows: Sequence[R] = rows, own: str = own) -> Notes:
+                notes = Notes(trying)
                 for row in rows:
                     act(tx, row, notes)
                 if notes.specs:
@@ -139,10 +141,10 @@ class Duties:
             ticked.tasks_escalated += notes.counts.get("task_escalated", 0)
             ticked.not_applied += notes.counts.get("not_applied", 0)
 
-    async def _carry_out(self, unit: Callable[[Tx], Notes]) -> Notes:
+    async def _carry_out(self, unit: Callable[[Tx, Trying], Notes]) -> Notes:
         # Cut between the commit and the beginning, a woken run's lease would be left to lapse.
         with trio.CancelScope(shield=True):
-            notes = await self.waker.runs.writer.do(unit)
+            notes = await self.waker.do(unit)
             for lease in notes.leases:
                 await self.waker.begin(lease)
         return notes

@@ -19,13 +19,13 @@ import trio
 
 from agentplane.authoring.plan import PlanTemplate
 from agentplane.authoring.skill import Compensation, Skill
-from agentplane.core import bounds
+from agentplane.core import bounds, canonical
 from agentplane.core.build import __version__
-from agentplane.core.cloudevents import Incoming
-from agentplane.core.correlation import keys_from
+from agentplane.core.cloudevents import parse
 from agentplane.core.errors import (
     Draining,
     Held,
+    InvalidInput,
     LeaseHeld,
     Paused,
     SkillFault,
@@ -167,10 +167,14 @@ class Plane:
     async def deliver(
         self, kind: str, payload: object, *, id: str, correlation: Mapping[str, str], source: str, producer: str = ""
     ) -> Delivered:
-        """Take in an event from ``source``, the authenticated deliverer. Raises InvalidRequest, InvalidInput and
-        Held."""
-        incoming = Incoming(producer=producer, id=id, kind=kind, keys=keys_from(dict(correlation)), payload=payload)
-        return await self.delivery.deliver(incoming, source)
+        """Take in an event from ``source``, the authenticated deliverer. Raises InvalidEvent, InvalidInput,
+        PayloadTooLarge and Held."""
+        event = {"id": id, "kind": kind, "source": producer, "correlation": dict(correlation), "payload": payload}
+        try:
+            raw = canonical.encode(event if producer else {name: event[name] for name in event if name != "source"})
+        except canonical.CanonicalError as error:
+            raise InvalidInput(f"The event is not data: {error}.", path=error.path) from None
+        return await self.delivery.deliver(parse("application/json", [], raw), source)
 
     async def tasks(self, limit: int = bounds.LIST_PAGE) -> list[TaskRow]:
         """What waits for a person's decision, the most urgent first."""

@@ -10,10 +10,12 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+import trio
+
 from agentplane.core import bounds
 from agentplane.engine.delivery import Delivery
 from agentplane.engine.waits import Ending
-from agentplane.engine.waking import May
+from agentplane.engine.waking import May, Trying
 from agentplane.journal.leases import Lease
 from agentplane.journal.tx import Tx
 from agentplane.work import events, tasks
@@ -30,21 +32,28 @@ class Redelivery:
         self.waker = delivery.waker
         self.kept_s = kept_s
         self._after = ""
+        self._claimed = ""
+        self._decided: tuple[int, str] | None = None
 
     async def once(self, ticked: Ticked) -> None:
         """Finish what can be finished; what cannot is passed over, so that it never stands before what can."""
         read = self.waker.runs.read
-        for claimed in await read(partial(events.claimed, limit=bounds.SWEEP_DELIVERIES)):
-            if self.waker.is_free(claimed.run or "") and await self.waker.take(
-                claimed.run or "", partial(self._finish, event=claimed.event)
+        claimed = await read(partial(events.claimed, limit=bounds.SWEEP_DELIVERIES, after=self._claimed))
+        self._claimed = claimed[-1].event if len(claimed) == bounds.SWEEP_DELIVERIES else ""
+        for letter in claimed:
+            if self.waker.is_free(letter.run or "") and await self.waker.take(
+                letter.run or "", partial(self._finish, event=letter.event)
             ):
-                ticked.redelivered.append(claimed.run or "")
+                ticked.redelivered.append(letter.run or "")
         await self._parked(ticked)
-        undelivered = await read(partial(tasks.undelivered, limit=bounds.SWEEP_DELIVERIES))
+        undelivered = await read(partial(tasks.undelivered, limit=bounds.SWEEP_DELIVERIES, after=self._decided))
+        full = len(undelivered) == bounds.SWEEP_DELIVERIES
+        self._decided = (undelivered[-1].decided_ms or 0, undelivered[-1].task) if full else None
         for row in undelivered:
             if self.waker.is_free(row.run) and await self.waker.take(row.run, partial(self._tell, task=row.task)):
                 ticked.redelivered.append(row.run)
-        if len(undelivered) == bounds.SWEEP_DELIVERIES and ticked.redelivered:
+        # From where this pass ended the next goes on, at once, as long as any of it could be delivered.
+        if ticked.redelivered and (self._claimed or self._after or full):
             ticked.full.redeliveries = True
 
     async def _parked(self, ticked: Ticked) -> None:
@@ -52,20 +61,13 @@ class Redelivery:
         page = await self.waker.runs.read(partial(events.parked, limit=bounds.SWEEP_DELIVERIES, after=self._after))
         self._after = page[-1].event if len(page) == bounds.SWEEP_DELIVERIES else ""
         for row in page:
-            woken: list[str] = []
+            with trio.CancelScope(shield=True):
+                lease = await self.waker.do(partial(self._match, row.event))
+                if lease is not None and await self.waker.begin(lease):
+                    ticked.redelivered.append(lease.run)
 
-            def unit(tx: Tx, event: str = row.event, woken: list[str] = woken) -> Lease | None:
-                woken.clear()
-                if not events.is_buffered(tx, event):
-                    return None
-                lease = self.delivery.match(tx, event)
-                woken += [lease.run] if lease is not None else []
-                return lease
-
-            if await self.waker.take(row.event, unit):
-                ticked.redelivered += woken
-        if self._after and ticked.redelivered:
-            ticked.full.redeliveries = True
+    def _match(self, event: str, tx: Tx, trying: Trying) -> Lease | None:
+        return self.delivery.match(tx, event, trying) if events.is_buffered(tx, event) else None
 
     async def age_out(self, now_ms: int, ticked: Ticked) -> None:
         """Events that nobody claimed in their time are dead letters, told and kept."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import StrEnum
+from typing import TypeVar
 
 import trio
 
@@ -23,6 +24,7 @@ from agentplane.journal.leases import Lease
 from agentplane.journal.tx import Tx
 from agentplane.work import events
 
+T = TypeVar("T")
 LEFT_S = 60.0
 """How long a run whose code is not here is not asked for again: it will not come, and asking keeps the writer busy."""
 
@@ -33,6 +35,13 @@ class May(StrEnum):
     NOW = "now"
     LATER = "later"
     NOT_HERE = "not_here"
+
+
+class Trying:
+    """The run that a unit is about to wake: whose fault it is when that cannot be written."""
+
+    def __init__(self) -> None:
+        self.run: str | None = None
 
 
 class Waker:
@@ -78,9 +87,11 @@ class Waker:
         self._lacks.add(run)
         return False
 
-    def wake(self, tx: Tx, run: str, key: bytes, ending: Ending) -> Lease:
+    def wake(self, tx: Tx, run: str, key: bytes, ending: Ending, trying: Trying | None = None) -> Lease:
         """End the wait announced under ``key``, and take the run: the rest of the unit. Raises LeaseHeld."""
         runs = self.runs
+        if trying is not None:
+            trying.run = run
         if ending.event is not None and not events.consume(tx, ending.event, run, key):
             raise LeaseHeld(f"The event for {run} was claimed meanwhile.", run=run)
         lease = leases.acquire(tx, run, runs.owner, runs.opening, runs.ttl_ms)
@@ -92,6 +103,21 @@ class Waker:
         appends.append(tx, run, lease.epoch, head, link(run, lease.epoch, head, [(EffectDone, members)], tx.now_ms))
         appends.resumed(tx, run)
         return lease
+
+    async def do(self, unit: Callable[[Tx, Trying], T]) -> T:
+        """Run a unit that may wake a run on its way. A run whose head or chain does not hold is held out, by name, and
+        the unit runs again without it: what came from outside is not lost for the sake of one run."""
+        while True:
+            trying = Trying()
+            try:
+                # Named after a run: what does not hold of it is no invariant of the writer, leases and log (W9).
+                return await self.runs.writer.do(_with(unit, trying), run="")
+            except StoreFailed:
+                raise
+            except AgentplaneError as error:
+                if trying.run is None or trying.run in self.runs.held_out:
+                    raise
+                self.runs.held_out[trying.run] = error
 
     # --- behind it ---------------------------------------------------------------------------------------------------
 
@@ -105,7 +131,7 @@ class Waker:
         try:
             # Cut between the commit and the beginning, the lease would be left to lapse with nobody behind it.
             with trio.CancelScope(shield=True):
-                lease = await self.runs.writer.do(unit)
+                lease = await self.runs.writer.do(unit, run=run)
                 if lease is not None:
                     return await self.begin(lease)
                 if run in self._lacks:
@@ -118,3 +144,7 @@ class Waker:
             # A head or a chain that does not hold is this run's, and its neighbours' timers go on.
             self.runs.held_out[run] = error
         return False
+
+
+def _with(unit: Callable[[Tx, Trying], T], trying: Trying) -> Callable[[Tx], T]:
+    return lambda tx: unit(tx, trying)

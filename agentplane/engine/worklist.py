@@ -20,7 +20,7 @@ from agentplane.core.tasks import Reviewer
 from agentplane.engine.acts import reason_text
 from agentplane.engine.recovery import own_run
 from agentplane.engine.waits import Ending
-from agentplane.engine.waking import May, Waker
+from agentplane.engine.waking import May, Trying, Waker
 from agentplane.journal import obligations
 from agentplane.journal.leases import Lease
 from agentplane.journal.tx import Tx
@@ -72,18 +72,18 @@ class Worklist:
         """Record the decision, and hand it to the run that waits for it. Raises the refusals of ``core/tasks``."""
         reason = reason_text(verdict.reason)
 
-        def unit(tx: Tx) -> tuple[TaskRow, Lease | None]:
+        def unit(tx: Tx, trying: Trying) -> tuple[TaskRow, Lease | None]:
             row = tasks.decide(
                 tx, task, who, actor, self.people, said=verdict.said, reason=reason, amendment=verdict.amendment,
                 answer=verdict.answer, version=verdict.version,
             )  # fmt: skip
             if self.waker.may(tx, row.run) is not May.NOW:
                 return row, None
-            return row, self.waker.wake(tx, row.run, row.key, Ending(output=row.decision, by=actor))
+            return row, self.waker.wake(tx, row.run, row.key, Ending(output=row.decision, by=actor), trying)
 
         # Cut between the commit and the beginning, the woken run's lease would be left to lapse.
         with trio.CancelScope(shield=True):
-            row, lease = await self.waker.runs.writer.do(unit)
+            row, lease = await self.waker.do(unit)
             if lease is not None:
                 await self.waker.begin(lease)
         return Decided(row=row, delivery="resumed" if lease is not None else "recorded")

@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from agentplane.core.errors import JournalCorrupt
 from agentplane.core.instants import to_text
 from agentplane.engine import acts
 from agentplane.journal import lists, obligations
@@ -65,7 +66,10 @@ def _of_status(status: str) -> Callable[[Tx, int], list[str]]:
 
 
 def _answer_quarantine(tx: Tx, run: str) -> str:
-    _, found, _ = acts.load(tx, run)
+    try:
+        _, found, _ = acts.load(tx, run)
+    except JournalCorrupt:
+        return f"agentplane history {run}"
     return next_command(run, [msgspec.to_builtins(one) for one in acts.undecided(found)])
 
 
@@ -162,7 +166,7 @@ PROCESS: Final = {
 
 
 def _of_the_process(host: Host) -> list[Body]:
-    return [_said(name, [why], False, PROCESS[name], PROCESS[name]) for name, why in host.faults().items()]
+    return [_said(name, whys, False, PROCESS[name], PROCESS[name]) for name, whys in host.faults().items()]
 
 
 def _said(name: str, subjects: list[str], at_least: bool, remedy: str, following: str) -> Body:

@@ -127,7 +127,7 @@ def _view(row: Matter) -> Body:
         "case": row.case,
         "kind": row.kind,
         "status": row.status,
-        "correlation": {key.namespace: key.value for key in row.keys},
+        "correlation": [f"{key.namespace}={key.value}" for key in row.keys],
         "opened": to_text(row.opened_ms),
         "closed": None if row.closed_ms is None else to_text(row.closed_ms),
     }

@@ -128,10 +128,10 @@ def test_a_breach_is_for_good() -> None:
 
 
 def test_an_event_leaves_the_buffer_once() -> None:
-    """Consumed and dead are final, and nothing goes back."""
+    """Consumed and dead are final; back goes only a claim whose wait ended otherwise."""
     event = lifecycle.EVENT
     assert set(lifecycle.states(event)) - {before for before, _ in event} == {"consumed", "dead"}
-    assert [pair for pair, after in event.items() if after == "buffered"] == [("none", "store")]
+    assert [pair for pair, after in event.items() if after == "buffered"] == [("none", "store"), ("claimed", "retire")]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -199,7 +199,8 @@ async def test_a_window_that_nobody_answered_in_ends_as_the_task_says(
 async def test_a_decision_made_while_nothing_executes_the_run_reaches_it_later(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
-    """Recorded at once by a process that runs no skills; the next one that does finds it, and there is one outcome. (S109)"""
+    """Recorded at once by a process that runs no skills; the next one that does finds it, and there is one outcome.
+    (S109)"""
     done: list[Any] = []
     asks = asking(refunding(done))
     async with opened(tmp_path, asks) as plane:

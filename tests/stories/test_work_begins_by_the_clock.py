@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agentplane.work.cron import Cron
 from trio.testing import MockClock
 
 from agentplane import skill
@@ -16,6 +15,7 @@ from agentplane.core.records import RunAdmitted
 from agentplane.engine.plane import Plane
 from agentplane.engine.scheduling import Schedule
 from agentplane.work import schedules
+from agentplane.work.cron import Cron
 from stories.scenes import ME, all_runs, of_kind, opened
 
 HOUR_MS = 3_600_000
