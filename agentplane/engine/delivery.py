@@ -8,6 +8,7 @@ the first time; a decision is recorded once, and reaches its run once.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import msgspec
 import trio
@@ -21,11 +22,13 @@ from agentplane.engine.waits import Ending
 from agentplane.engine.waking import May, Trying, Waker
 from agentplane.journal import lists
 from agentplane.journal.leases import Lease
+from agentplane.journal.subscriptions import Waiter
 from agentplane.journal.tx import Tx
 from agentplane.work import events
 
-WAITERS_LOOKED_AT = 64
-"""Waiters of one event that are looked at in a unit; behind so many that cannot be woken it waits in the buffer."""
+WAITERS_A_PAGE = 32
+WAITERS_PAGES = 16
+"""Pages of waiters that one unit looks at; behind so many that cannot be woken an event waits in the buffer."""
 
 
 class Delivered(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,12 +74,22 @@ class Delivery:
                 await self.waker.begin(lease)
         return told
 
+    def _waiters(self, tx: Tx, row: events.Buffered) -> Iterator[Waiter]:
+        """Whom the event would wake, the oldest first, up to a bound."""
+        after: tuple[int, str, bytes] | None = None
+        for _ in range(WAITERS_PAGES):
+            page = events.waiters(tx, row.kind, row.keys, row.source, WAITERS_A_PAGE, after)
+            yield from page
+            if len(page) < WAITERS_A_PAGE:
+                return
+            after = page[-1].cursor
+
     def match(self, tx: Tx, event: str, trying: Trying) -> Lease | None:
         """Inside a unit: the oldest wait that the event ends, ended; None where it stays in the buffer, marked when
         somebody waits for it."""
         row = events.get(tx, event)
         waited_for = False
-        for waiter in events.waiters(tx, row.kind, row.keys, row.source, WAITERS_LOOKED_AT):
+        for waiter in self._waiters(tx, row):
             waited_for = True
             may = self.waker.may(tx, waiter.run)
             if may is May.NOW:
