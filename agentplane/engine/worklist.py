@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import trio
 
-from agentplane.core import ids
+from agentplane.core import deciding, ids
 from agentplane.core.records import Actor, PlaneActed
 from agentplane.core.tasks import Reviewer
 from agentplane.engine.acts import reason_text
@@ -71,6 +71,9 @@ class Worklist:
     async def decide(self, task: str, who: Reviewer, actor: Actor, verdict: Verdict) -> Decided:
         """Record the decision, and hand it to the run that waits for it. Raises the refusals of ``core/tasks``."""
         reason = reason_text(verdict.reason)
+        if verdict.amendment is not None:
+            # What judges an amendment is loaded here, and not by the writer's thread.
+            await trio.to_thread.run_sync(deciding.misfit, {}, {})
 
         def unit(tx: Tx, trying: Trying) -> tuple[TaskRow, Lease | None]:
             row = tasks.decide(
