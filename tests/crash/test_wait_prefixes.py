@@ -76,6 +76,10 @@ async def a_decision(plane: Plane, run: str) -> bool:
 
 
 async def test_an_event_behind_the_wait(autojump_clock: MockClock) -> None:
+    """Stored, matched and told in one unit: in every world the wait ends by it once, or waits with its rows.
+
+    Spec: Delivery.DurableBeforeMatch, Timers.NoSuspendedRunWithoutOne.
+    """
     report = await crash_at_every_commit(
         awaiting(), ORDER, outside=one_event, also=told_once, asked={"correlate": {"order": "O-1"}}
     )  # fmt: skip
@@ -93,7 +97,10 @@ async def test_an_event_before_the_wait(autojump_clock: MockClock) -> None:
 
 
 async def test_an_event_that_comes_while_the_run_is_awake(autojump_clock: MockClock) -> None:
-    """A sibling step acts behind a sleep while the event arrives: the claim waits for the suspension's own look."""
+    """A sibling step acts behind a sleep while the event arrives: the claim waits for the suspension's own look.
+
+    Spec: Delivery.EveryMessageReachesAWaiter.
+    """
     provider = FakeProvider()
     pay = paying(provider)
 
@@ -112,7 +119,10 @@ async def test_an_event_that_comes_while_the_run_is_awake(autojump_clock: MockCl
 
 
 async def test_a_wait_that_nothing_comes_to_is_over_during_downtime(autojump_clock: MockClock) -> None:
-    """The worlds are opened a day and a half late: the wait ends by its time, once."""
+    """The worlds are opened a day and a half late: the wait ends by its time, once.
+
+    Spec: Timers.NoTimerWithoutAWait.
+    """
 
     @skill("story.patient")
     async def patient(cx: Any, request: dict) -> Any:  # type: ignore[type-arg]
@@ -126,7 +136,10 @@ async def test_a_wait_that_nothing_comes_to_is_over_during_downtime(autojump_clo
 
 
 async def test_a_decision_and_an_approval_that_is_retried(autojump_clock: MockClock) -> None:
-    """Consumed in the announcement's unit, shared by the attempts of that place, killed between any two of them."""
+    """Consumed in the announcement's unit, shared by the attempts of that place, killed between any two of them.
+
+    Spec: TaskDelivery.AttemptsShareTheApproval.
+    """
     provider = FakeProvider()
 
     def flaky() -> Any:
@@ -190,7 +203,10 @@ async def test_a_window_that_is_over_during_downtime(autojump_clock: MockClock) 
 
 async def test_a_promise_is_met_or_breached_and_told_once(autojump_clock: MockClock) -> None:
     """Killed around the promise, its keeping and the sweep; opened late, a breach is one, and the account of it too.
-    (Half of an entry on the books is left by no commit, and is not tried.)"""
+    (Half of an entry on the books is left by no commit, and is not tried.)
+
+    Spec: Timers.BreachIsAccountedFor.
+    """
 
     @skill("story.promise")
     async def promise(cx: Any, request: dict) -> Any:  # type: ignore[type-arg]
