@@ -88,7 +88,10 @@ def test_the_sqlite_store_keeps_every_guarantee(open_store: OpenStore) -> None:
     Spec: EffectProtocol.NoOutcomeWithoutAnnouncement, EffectProtocol.OneOutcomeAtMost,
     EffectProtocol.NumbersAreDense, Fencing.EpochsNeverRegress, Fencing.OneWriterAtAnEpoch,
     Fencing.NothingAboveTheEpoch, Fencing.OwnershipIsWon, Fencing.NoLiveLeaseIsTaken,
-    Fencing.OnlyALaterOwnerFences.
+    Fencing.OnlyALaterOwnerFences,
+    Delivery.ConsumedExactlyOnce, Delivery.SatisfiedWaiterTakesNoSecond, Delivery.NoLetterDiesAwaited,
+    TaskDelivery.NoDecisionReachesAConcludedRun, TaskDelivery.WithdrawnStaysWithdrawn,
+    TaskDelivery.NoTaskOutlivesItsRun.
     """
     report = run_battery(open_store)
     assert report.violations == ()

@@ -63,7 +63,10 @@ def test_a_timer_is_armed_once_and_taken_away_once(plain: PlainStore) -> None:
 
 @pytest.mark.parametrize("outcome", ["failed", "exhausted", "quarantined"])
 def test_no_timer_wakes_a_run_that_ended_for_now(plain: PlainStore, outcome: str) -> None:
-    """S35: A run that a person may resume loses its timers with its conclusion, and another run keeps its own."""
+    """S35: A run that a person may resume loses its timers with its conclusion, and another run keeps its own.
+
+    Spec: Timers.NoWakeAfterConclusion.
+    """
     one = Ledger(plain).admit()
     for run in (one.run, run_id(2)):
         ask(plain, timers.arm, run, KEY[1], 50)

@@ -122,7 +122,10 @@ async def test_a_breach_without_its_account_is_accounted_for_once(autojump_clock
 
 
 async def test_no_breach_under_a_clock_that_nobody_believes(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """S117."""
+    """S117.
+
+    Spec: Timers.NothingFiresUnderASuspectClock.
+    """
     async with opened(tmp_path, promise) as plane:
         await plane.run("story.promise", {"wait": 5}, correlate=KEYS)
         plane.world.clock_suspect = True

@@ -96,6 +96,8 @@ async def test_a_rejected_call_is_not_done(autojump_clock: MockClock, tmp_path: 
 async def test_the_refusals_of_a_claim_come_in_one_order(autojump_clock: MockClock, tmp_path: Path) -> None:
     """What will never be is said before what is not now: unknown, excluded, of another role, too weakly known, not
     pending, held by another. (S103)
+
+    Spec: TaskDelivery.OnlyTheHolderDecides.
     """
     async with opened(tmp_path, asking(refunding([]), least_basis="authenticated")) as plane:
         run = (await plane.run("story.ask", ASK, actor=ALICE)).run
@@ -131,7 +133,10 @@ async def test_the_refusals_of_a_claim_come_in_one_order(autojump_clock: MockClo
 
 
 async def test_four_eyes_are_those_of_two_people(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """Who started the work may not approve it, under none of their names; a machine is nobody's second pair. (S104)"""
+    """Who started the work may not approve it, under none of their names; a machine is nobody's second pair. (S104)
+
+    Spec: TaskDelivery.FourEyes.
+    """
     people = {"Alice": ["os:alice", "a.smith@example.org"]}
     async with opened(tmp_path, asking(refunding([])), people=people) as plane:
         await plane.run("story.ask", ASK, actor=ALICE)
@@ -149,7 +154,10 @@ async def test_four_eyes_are_those_of_two_people(autojump_clock: MockClock, tmp_
 
 async def test_a_decision_names_the_version_it_was_made_on(autojump_clock: MockClock, tmp_path: Path) -> None:
     """A claim does not change what is decided; an escalation does, and the digest that was read before it is stale.
-    (S105)"""
+    (S105)
+
+    Spec: TaskDelivery.StaleVersionRefused.
+    """
     skill_ = asking(refunding([]), due=3600, on_expiry="escalate", escalate_to=["supervisor"])
     async with opened(tmp_path, skill_) as plane:
         await plane.run("story.ask", ASK, actor=ALICE)
@@ -200,7 +208,10 @@ async def test_a_decision_made_while_nothing_executes_the_run_reaches_it_later(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
     """Recorded at once by a process that runs no skills; the next one that does finds it, and there is one outcome.
-    (S109)"""
+    (S109)
+
+    Spec: TaskDelivery.DeciderToldTheTruth.
+    """
     done: list[Any] = []
     asks = asking(refunding(done))
     async with opened(tmp_path, asks) as plane:
@@ -235,7 +246,10 @@ async def test_a_task_goes_with_its_run(autojump_clock: MockClock, tmp_path: Pat
 async def test_an_approval_is_consumed_once_and_for_what_it_was_given(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
-    """Other arguments, another effect, and a second place are refused, and nothing is performed. (S106)"""
+    """Other arguments, another effect, and a second place are refused, and nothing is performed. (S106)
+
+    Spec: TaskDelivery.ApprovalConsumedOnce, TaskDelivery.OnlyWhatWasApproved.
+    """
     done: list[Any] = []
     refund = refunding(done)
     refused: list[str] = []

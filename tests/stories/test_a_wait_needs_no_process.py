@@ -63,7 +63,10 @@ async def ticked(plane: Plane, now_ms: int) -> list[str]:
 
 
 async def test_a_wait_fires_at_its_instant_and_not_before(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """S30: Wait, timer, status and the freed lease are one unit; a tick is a function of the now that it is given."""
+    """S30: Wait, timer, status and the freed lease are one unit; a tick is a function of the now that it is given.
+
+    Spec: Timers.RecordedWakeIsTheDueInstant.
+    """
     async with opened(tmp_path, waiting(), recover=False) as plane:
         run, due_ms = await suspended(plane)
         assert due_ms == trio_now_ms() + HOUR_MS

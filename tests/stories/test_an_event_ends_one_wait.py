@@ -59,6 +59,8 @@ async def test_an_event_delivered_again_is_a_duplicate_and_names_who_took_the_fi
 ) -> None:
     """By authenticated source, producer's source and id: the same id of another source is another event, and no two
     triples are joined into one name. (S96)
+
+    Spec: Delivery.CollidingIdsAreDistinct, Delivery.DuplicateIsTold.
     """
     async with opened(tmp_path, awaiting()) as plane:
         run = (await plane.run("story.await", {"order": "O-1"})).run
@@ -87,7 +89,10 @@ async def test_of_two_waiters_the_older_takes_the_first_event(autojump_clock: Mo
 async def test_a_wait_whose_time_is_over_ends_so_and_never_eats_the_next_event(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
-    """Outcome and subscription go in one unit: what comes later stays for somebody else. (S99)"""
+    """Outcome and subscription go in one unit: what comes later stays for somebody else. (S99)
+
+    Spec: Delivery.TimedOutWaiterEatsNothing.
+    """
 
     @skill("story.patient")
     async def patient(cx: Any, request: dict) -> Any:  # type: ignore[type-arg]
@@ -209,7 +214,10 @@ async def test_a_claim_whose_outcome_was_not_recorded_is_finished_by_the_sweep(
 
 
 async def test_a_run_that_was_stopped_takes_no_event(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """A cancel ends the wait with its subscription; what comes then is in the buffer."""
+    """A cancel ends the wait with its subscription; what comes then is in the buffer.
+
+    Spec: Delivery.NoAnswerAfterConclusion.
+    """
     async with opened(tmp_path, awaiting()) as plane:
         run = (await plane.run("story.await", {"order": "O-1"})).run
         await plane.cancel(run, ME, "not wanted")

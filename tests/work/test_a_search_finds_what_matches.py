@@ -52,7 +52,10 @@ def test_an_event_finds_the_waits_that_its_keys_cover(
     shared: PlainStore, waits: list[Any], about: dict[str, str], source: str, limit: int
 ) -> None:
     """All of a wait's keys among the event's, from its sender or from anybody, the oldest first: whatever key each wait
-    is found under, and over every boundary of a page."""
+    is found under, and over every boundary of a page.
+
+    Spec: Delivery.SenderFilterHolds.
+    """
 
     def body(tx: Tx) -> list[tuple[int, str]]:
         tx.tenant = f"t{next(tenants)}"
@@ -80,7 +83,10 @@ def test_an_event_finds_the_waits_that_its_keys_cover(
 def test_a_wait_takes_the_oldest_event_about_all_that_it_asks(
     shared: PlainStore, came: list[Any], wanted: dict[str, str], sender: str | None
 ) -> None:
-    """Of those in the buffer: what was consumed is not offered."""
+    """Of those in the buffer: what was consumed is not offered.
+
+    Spec: Delivery.EveryKeyIsCovered.
+    """
 
     def body(tx: Tx) -> str | None:
         tx.tenant = f"t{next(tenants)}"

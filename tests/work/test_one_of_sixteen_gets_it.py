@@ -164,7 +164,10 @@ def waiting_run(plain: PlainStore) -> Ledger:
 
 
 async def test_one_wake_is_made_by_one_of_sixteen_sweeps(tmp_path: Path) -> None:
-    """Timer, lease, outcome and mark in one unit: one sweep gets all of them, and one outcome is recorded."""
+    """Timer, lease, outcome and mark in one unit: one sweep gets all of them, and one outcome is recorded.
+
+    Spec: Timers.OneWakePerTimer.
+    """
     ledgers: list[Ledger] = []
     async with arena(tmp_path, lambda plain: ledgers.append(waiting_run(plain))) as at:
         (one,) = ledgers
@@ -248,7 +251,10 @@ async def test_one_of_sixteen_decisions_is_the_decision(tmp_path: Path) -> None:
 
 
 async def test_a_task_expires_or_is_decided(tmp_path: Path) -> None:
-    """Eight sweeps and eight people: one of them, once."""
+    """Eight sweeps and eight people: one of them, once.
+
+    Spec: TaskDelivery.OneDecisionPerTask.
+    """
     async with arena(tmp_path, lambda plain: opened(plain, number=1, due_ms=NOW)) as at:
         acts: list[Callable[[Tx], Any]] = []
         for n in range(8):
@@ -281,7 +287,10 @@ async def test_an_approval_is_consumed_by_one_of_sixteen_places(tmp_path: Path) 
 
 
 async def test_an_obligation_is_met_or_breached(tmp_path: Path) -> None:
-    """Eight sweeps say breached, eight runs say met: one word stands, and it is somebody's."""
+    """Eight sweeps say breached, eight runs say met: one word stands, and it is somebody's.
+
+    Spec: Timers.OneBreach.
+    """
 
     def register(tx: Tx) -> object:
         return obligations.register(tx, case_id(1), "reply", NOW, NOW - 9, run_id(1), "")

@@ -20,7 +20,10 @@ from journal.stores import PlainStore
 
 
 def test_an_outcome_that_is_refused_takes_no_row_away(plain: PlainStore) -> None:
-    """Outcome, timer, subscription, task and the claim of the event are one unit: the head refuses all of them."""
+    """Outcome, timer, subscription, task and the claim of the event are one unit: the head refuses all of them.
+
+    Spec: Delivery.ClaimAndOutcomeTogether.
+    """
     one = Ledger(plain).admit()
     awaits(one, 1, due_ms=90)
     one.append(announced(one, 2, TASK))
