@@ -155,6 +155,8 @@ CREATE INDEX task_case ON task (tenant, case_id, created_ms, task) WHERE case_id
 CREATE INDEX task_queue ON task (tenant, priority, created_ms, task, state)
     WHERE state IN ('open', 'claimed', 'escalated');
 CREATE INDEX task_due ON task (tenant, due_ms, task) WHERE state IN ('open', 'claimed') AND due_ms IS NOT NULL;
+CREATE INDEX task_half ON task (tenant, (created_ms + due_ms) / 2)
+    WHERE state IN ('open', 'claimed') AND due_ms IS NOT NULL;
 CREATE INDEX task_escalated ON task (tenant, due_ms, task) WHERE state = 'escalated';
 CREATE INDEX task_created ON task (tenant, created_ms, task);
 CREATE INDEX task_expired ON task (tenant, decided_ms, task) WHERE state = 'expired';

@@ -1,40 +1,50 @@
 """Calendars: from a rule and an instant to the instant at which something is due.
 
-Owns offsets, working days, the cut-off hour, holiday sets and what becomes of a local time that a change of the clock
-makes twice or never. Refuses a rule that cannot be reckoned, with one sentence, and knows no clock. Invariant: the same
-rule at the same base is the same instant, and its digest covers the days and offsets that the reckoning looked at.
+Owns offsets, working days, the cut-off hour and the digest of what was looked at. Refuses a rule that cannot be
+reckoned, with one sentence, and knows no clock. Invariant: the same rule at the same base is the same instant, never
+before its base and never on a day off that the rule counts around; its digest covers the days and offsets that the
+reckoning looked at, so that a later edit of a holiday set or of a zone shows.
 """
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import re
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import date, datetime, time, timedelta
 from typing import Any, Final
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
+from zoneinfo import ZoneInfo
 
 import msgspec
 
-from agentplane.core import bounds, canonical
+from agentplane.core import canonical
 from agentplane.core.errors import InvalidRequest
 from agentplane.core.instants import MAX_MS
 from agentplane.core.obligations import warn_at
+from agentplane.work.local_time import DST, instant, offset_ms, shown, zone_of
+from agentplane.work.working_days import off, sets_of
 
 DOMAIN: Final = b"agentplane.calendar.wallclock.v1\x00"
-DST: Final = ("shift", "skip", "first", "last")
+DAYS_MAX: Final = date.max.toordinal()
+"""The days of the calendar: no offset is longer, in whatever unit."""
 WORKING_DAYS_MAX: Final = 2_600
 """Ten years of them."""
-SKIPPED_MAX: Final = 14
-"""Days looked at for one on which a local time is what it says."""
-CLOCK: Final = re.compile(r"([01]\d|2[0-3]):[0-5]\d\Z", re.ASCII)
-PLACE: Final = re.compile(r"[A-Z]{2,5}(-[A-Z0-9]{1,6})?\Z", re.ASCII)
-END_OF_DAY: Final = "23:59"
+PASSED_MAX: Final = 40
+"""Days in a row on which a local time may be none, or none may work, before the rule is given up."""
+WARN_MAX: Final = 366 * 24
+"""Hours."""
+LIMITS: Final = {
+    "working_days": WORKING_DAYS_MAX, "days": DAYS_MAX, "hours": DAYS_MAX * 24, "minutes": DAYS_MAX * 1440,
+    "warn_minutes": WARN_MAX * 60,
+}  # fmt: skip
+CLOCK: Final = re.compile(r"([01]\d|2[0-3]):[0-5]\d", re.ASCII)
+DATE: Final = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
+END_OF_DAY: Final = time(23, 59)
+UTC: Final = "UTC"
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """How a date is reckoned. ``on``: an ISO date; ``at`` and ``cut_off``: HH:MM in ``tz``; ``holidays``: a country,
-    with or without its subdivision (DE-BE), or a market (XNYS)."""
+    """How a date is reckoned. ``on``: an ISO date; ``at`` and ``cut_off``: HH:MM in ``tz``; ``holidays``: a country
+    with or without its part (DE-BE), a market (NYSE), or several with commas between them."""
 
     working_days: int | None = None
     days: int = 0
@@ -54,9 +64,9 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
 
     @classmethod
     def from_data(cls, data: object) -> Rule:
-        """Raises InvalidRequest."""
+        """The rule that ``to_data`` told. Raises InvalidRequest, also for a rule that ``rule_from`` refuses."""
         try:
-            return msgspec.convert(data, cls)
+            return rule_from(**msgspec.to_builtins(msgspec.convert(data, cls)))
         except msgspec.ValidationError as error:
             raise InvalidRequest(f"A deadline's rule does not fit: {error}.") from None
 
@@ -69,6 +79,9 @@ class Resolved(msgspec.Struct, frozen=True):
     digest: str
 
 
+# --- the rule ---------------------------------------------------------------------------------------------------------
+
+
 def rule_from(
     *, working_days: int | None = None, days: int = 0, hours: int = 0, minutes: int = 0, on: date | str | None = None,
     at: str | None = None, tz: str | None = None, cut_off: str | None = None, holidays: str | None = None,
@@ -77,50 +90,70 @@ def rule_from(
     """The rule, checked. Raises InvalidRequest with one sentence."""
     if unknown:
         raise InvalidRequest(f"A deadline knows no {sorted(unknown)[0]!r:.40}; it takes {', '.join(_known())}.")
-    for name, number in (("days", days), ("hours", hours), ("minutes", minutes), ("working_days", working_days)):
-        if number is not None and not _is_count(number):
-            raise InvalidRequest(f"A deadline takes {name} as a whole number from 0, not {number!r:.40}.")
-    if working_days is not None and working_days > WORKING_DAYS_MAX:
-        raise InvalidRequest(f"A deadline is at most {WORKING_DAYS_MAX} working days ahead, not {working_days}.")
-    offset = bool(days or hours or minutes)
-    if (working_days is not None) + offset + (on is not None) != 1:
-        raise InvalidRequest("A deadline says one of working_days, on (a date), or days, hours and minutes.")
+    counts = {"days": days, "hours": hours, "minutes": minutes} | {
+        name: number
+        for name, number in (("working_days", working_days), ("warn_minutes", warn_minutes))
+        if number is not None
+    }
+    for name, number in counts.items():
+        _count(name, number)
+    if warn_hours is not None:
+        if warn_minutes is not None:
+            raise InvalidRequest("A deadline says warn_hours or warn_minutes, and not both.")
+        warn_minutes = _warning(warn_hours)
     for name, text in (("at", at), ("cut_off", cut_off)):
         if text is not None and not _is_clock(text):
-            raise InvalidRequest(f"A deadline takes {name} as HH:MM, not {text!r:.40}.")
-    if tz is None and (at is not None or cut_off is not None or on is not None):
-        raise InvalidRequest("A deadline at a time of day, or on a date, names its time zone: tz='Europe/Berlin'.")
+            raise InvalidRequest(f"A deadline takes {name} as HH:MM, not {_said(text)}.")
     if tz is not None:
         zone_of(tz)
     if dst is not None and dst not in DST:
-        raise InvalidRequest(f"A deadline's dst is {', '.join(DST)}; not {dst!r:.40}.")
-    if holidays is not None:
-        if working_days is None:
-            raise InvalidRequest("A deadline asks holidays for working_days, and for nothing else.")
-        _holiday_set(holidays)
-    before = warn_minutes if warn_hours is None else round(_positive(warn_hours) * 60)
-    return Rule(
+        raise InvalidRequest(f"A deadline's dst is {', '.join(DST)}; not {_said(dst)}.")
+    rule = Rule(
         working_days=working_days, days=days, hours=hours, minutes=minutes, on=_iso(on), at=at, tz=tz, cut_off=cut_off,
-        holidays=holidays, dst=dst or "shift", warn_minutes=before,
+        holidays=holidays, dst=dst or "shift", warn_minutes=warn_minutes,
     )  # fmt: skip
+    _check_whole(rule)
+    if rule.tz is None and dst is not None:
+        raise InvalidRequest("A deadline's dst is about the clock of a zone: name it, such as tz='Europe/Berlin'.")
+    return rule
 
 
-def _is_clock(text: object) -> bool:
-    return isinstance(text, str) and CLOCK.match(text) is not None
-
-
-def _is_count(number: object) -> bool:
-    return type(number) is int and number >= 0
+def _check_whole(rule: Rule) -> None:
+    """What is right by itself and says nothing together. Raises InvalidRequest."""
+    passing = bool(rule.hours or rule.minutes)
+    if (rule.working_days is not None) + bool(rule.days or passing) + (rule.on is not None) != 1:
+        raise InvalidRequest("A deadline says one of working_days, on (a date), or days, hours and minutes.")
+    if rule.tz is None and (rule.at or rule.cut_off or rule.on):
+        raise InvalidRequest("A deadline at a time of day, or on a date, names its time zone: tz='Europe/Berlin'.")
+    if rule.at is not None and passing:
+        raise InvalidRequest("A deadline says the hour by at, or hours and minutes that pass, and not both.")
+    if rule.cut_off is not None and not (rule.days or rule.working_days is not None):
+        raise InvalidRequest("A deadline's cut_off is for days and working_days, and for nothing else.")
+    if rule.holidays is not None:
+        if rule.working_days is None:
+            raise InvalidRequest("A deadline asks holidays for working_days, and for nothing else.")
+        sets_of(rule.holidays)
 
 
 def _known() -> list[str]:
     return [name for name in Rule.__struct_fields__ if name != "warn_minutes"] + ["warn_hours"]
 
 
-def _positive(hours: object) -> float:
-    if isinstance(hours, bool) or not isinstance(hours, int | float) or not 0 <= hours <= 24 * 366:
-        raise InvalidRequest(f"A deadline warns 0 to {24 * 366} hours before, not {hours!r:.40}.")
-    return float(hours)
+def _count(name: str, number: object) -> None:
+    if type(number) is not int or number < 0:
+        raise InvalidRequest(f"A deadline takes {name} as a whole number from 0, not {_said(number)}.")
+    if number > LIMITS[name]:
+        raise InvalidRequest(f"A deadline takes {name} up to {LIMITS[name]}, not {_said(number)}.")
+
+
+def _warning(hours: object) -> int:
+    if isinstance(hours, bool) or not isinstance(hours, int | float) or not 0 <= hours <= WARN_MAX:
+        raise InvalidRequest(f"A deadline warns 0 to {WARN_MAX} hours before, not {_said(hours)}.")
+    return round(hours * 60)
+
+
+def _is_clock(text: object) -> bool:
+    return isinstance(text, str) and CLOCK.fullmatch(text) is not None
 
 
 def _iso(on: object) -> str | None:
@@ -129,160 +162,112 @@ def _iso(on: object) -> str | None:
     if isinstance(on, date) and not isinstance(on, datetime):
         return on.isoformat()
     try:
-        if not isinstance(on, str) or len(on) != 10:
+        if not isinstance(on, str) or not DATE.fullmatch(on):
             raise ValueError
         return date.fromisoformat(on).isoformat()
     except ValueError:
-        raise InvalidRequest(f"A deadline is on an ISO date such as 2026-12-24, not {on!r:.40}.") from None
+        raise InvalidRequest(f"A deadline is on an ISO date such as 2026-12-24, not {_said(on)}.") from None
 
 
-def zone_of(name: object) -> ZoneInfo:
-    try:
-        if not isinstance(name, str) or not name or len(name) > bounds.NAMESPACE_CHARS_MAX:
-            raise ValueError
-        return ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        near = difflib.get_close_matches(str(name)[:80], available_timezones(), 3)
-        hint = f"; near it: {', '.join(near)}" if near else ", such as Europe/Berlin"
-        raise InvalidRequest(f"There is no time zone {str(name)[:80]!r}{hint}.") from None
+def _said(value: object) -> str:
+    """A value in a sentence. An integer of thousands of digits has no text."""
+    if isinstance(value, int) and abs(value) >= 10**40:
+        return "a number of over forty digits"
+    return f"{value!r:.40}" if isinstance(value, str | int | float) else f"a {type(value).__name__}"
 
 
-# --- reckoning --------------------------------------------------------------------------------------------------------
+# --- the reckoning ----------------------------------------------------------------------------------------------------
 
 
 def resolve(rule: Rule, base_ms: int) -> Resolved:
-    """When what is registered at ``base_ms`` is due. Raises InvalidRequest where no calendar says."""
+    """When what is registered at ``base_ms`` (ms UTC) is due. Raises InvalidRequest where no calendar says."""
     try:
         return _resolve(rule, base_ms)
-    except (OverflowError, ValueError, OSError) as error:
-        raise InvalidRequest(f"The deadline cannot be reckoned: {_plain(error)}.") from None
+    except OverflowError:
+        raise InvalidRequest("The deadline lies beyond the years 1 to 9999 that a calendar can say.") from None
 
 
-def _plain(error: Exception) -> str:
-    return str(error)[:120].rstrip(".") or "it is beyond the calendar"
+class Seen:
+    """What a reckoning looked at: days that were passed by and why, and the zone's offsets in ms."""
+
+    def __init__(self, rule: Rule, base_ms: int) -> None:
+        self.zone: ZoneInfo = zone_of(rule.tz or UTC)
+        self.sets = () if rule.holidays is None else sets_of(rule.holidays)
+        self.base = shown(self.zone, base_ms)
+        self.passed: list[str] = []
+
+    def works(self, day: date) -> bool:
+        why = off(self.sets, day)
+        if why is not None:
+            self.passed.append(f"{day.isoformat()} {why}")
+        return why is None
 
 
 def _resolve(rule: Rule, base_ms: int) -> Resolved:
-    zone = ZoneInfo("UTC") if rule.tz is None else zone_of(rule.tz)
-    base = datetime.fromtimestamp(base_ms / 1000, UTC).astimezone(zone)
-    looked: list[str] = []
-    if rule.on is not None:
-        due = _at(zone, date.fromisoformat(rule.on), _clock(rule.at or END_OF_DAY), rule.dst)
-    elif rule.working_days is not None:
-        day = _working(rule, base, looked)
-        due = _at(zone, day, base.time() if rule.at is None else _clock(rule.at), rule.dst)
-    else:
-        due = _offset(rule, zone, base)
-    due_ms = round(due.timestamp() * 1000)
+    seen = Seen(rule, base_ms)
+    due_ms = _due(rule, seen, base_ms)
     if not 0 <= due_ms <= MAX_MS:
-        raise InvalidRequest("The deadline is beyond the last instant that a record can say.")
-    if due_ms <= base_ms and not (rule.working_days == 0 and rule.at is None):
-        raise InvalidRequest(f"The deadline would be due at {due.isoformat(timespec='minutes')}, which is over.")
+        raise InvalidRequest("The deadline lies beyond the instants that a record can say.")
+    offsets = [offset_ms(seen.zone, base_ms), offset_ms(seen.zone, due_ms)]
+    # Zero working days, and no hour: due at once is what was asked for.
+    if due_ms < base_ms or (due_ms == base_ms and (rule.working_days != 0 or rule.at is not None)):
+        raise InvalidRequest(f"The deadline would be due at {_wall(seen.zone, due_ms)}, which is over.")
     warn_ms = warn_at(base_ms, due_ms, None if rule.warn_minutes is None else rule.warn_minutes * 60_000)
-    offsets = [str(base.utcoffset()), str(due.utcoffset())]
-    seen = canonical.encode({"rule": rule.to_data(), "not_working": looked, "offsets": offsets})
-    return Resolved(due_ms, warn_ms, hashlib.sha256(DOMAIN + seen).hexdigest())
+    looked = canonical.encode({"rule": rule.to_data(), "passed": seen.passed, "offsets": offsets})
+    return Resolved(due_ms, max(base_ms, warn_ms), hashlib.sha256(DOMAIN + looked).hexdigest())
 
 
-def _offset(rule: Rule, zone: ZoneInfo, base: datetime) -> datetime:
-    """Days are days of the calendar where a zone is named, and 24 hours where none is; hours and minutes pass."""
-    passed = timedelta(hours=rule.hours, minutes=rule.minutes)
-    start = _after_cut_off(rule, base)
+def _wall(zone: ZoneInfo, ms: int) -> str:
+    return f"{shown(zone, ms).isoformat(' ', 'minutes')} {zone.key}"
+
+
+def _due(rule: Rule, seen: Seen, base_ms: int) -> int:
+    passing_ms = (rule.hours * 60 + rule.minutes) * 60_000
+    if rule.on is not None:
+        return _at(rule, seen, date.fromisoformat(rule.on), END_OF_DAY)
+    if rule.working_days is not None:
+        day = _working(rule, seen)
+        if day == seen.base.date() and rule.at is None:
+            return base_ms
+        return _at(rule, seen, day, seen.base.time())
     if rule.tz is None:
-        return base + timedelta(days=rule.days) + passed
-    day = start + timedelta(days=rule.days)
-    if rule.at is None and not rule.days:
-        moved = base
-    else:
-        moved = _at(zone, day, base.time() if rule.at is None else _clock(rule.at), rule.dst)
-    return (moved.astimezone(UTC) + passed).astimezone(zone)
+        return base_ms + rule.days * 86_400_000 + passing_ms
+    if not rule.days:
+        return base_ms + passing_ms
+    late = rule.cut_off is not None and seen.base.time() >= time.fromisoformat(rule.cut_off)
+    day = seen.base.date() + timedelta(days=rule.days + late)
+    return _at(rule, seen, day, seen.base.time()) + passing_ms
 
 
-def _after_cut_off(rule: Rule, base: datetime) -> date:
-    """The day that counts as today: behind the cut-off hour it is the next."""
-    late = rule.cut_off is not None and base.time() >= _clock(rule.cut_off)
-    return base.date() + timedelta(days=int(late))
-
-
-def _working(rule: Rule, base: datetime, looked: list[str]) -> date:
-    """The n-th working day behind the base's; what begins behind the cut-off begins on the next working day."""
-    is_off = _holiday_set(rule.holidays)
-
-    def works(day: date) -> bool:
-        why = is_off(day)
-        if why is not None:
-            looked.append(f"{day.isoformat()} {why}")
-        return why is None
-
-    day = _after_cut_off(rule, base)
-    if day != base.date() or rule.working_days == 0:
-        while not works(day):
-            day += timedelta(days=1)
-    left = rule.working_days or 0
-    while left:
-        day += timedelta(days=1)
-        left -= works(day)
+def _working(rule: Rule, seen: Seen) -> date:
+    """The n-th working day behind the one that counts as the first. Behind the cut-off hour that is the next working
+    day; and where there is such an hour, what comes on a day off comes on the next working day too: nothing that
+    comes later is due earlier."""
+    day, left = seen.base.date(), rule.working_days or 0
+    late = rule.cut_off is not None and seen.base.time() >= time.fromisoformat(rule.cut_off)
+    if late or ((rule.cut_off is not None or not left) and not seen.works(day)):
+        day = _next(seen, day)
+    for _ in range(left):
+        day = _next(seen, day)
     return day
 
 
-def _clock(text: str) -> time:
-    return time.fromisoformat(text)
-
-
-def _at(zone: ZoneInfo, day: date, clock: time, dst: str) -> datetime:
-    """``clock`` on ``day``. A local time that a change of the clock leaves out, or makes twice, under ``dst``:
-
-    shift: one that is left out is moved out of the gap, as a clock that was not changed would show it, and of two the
-    first counts; skip: the next day on which it exists once; first and last: of two the earlier or the later, and in a
-    gap the instant by the offset before the change, or behind it.
-    """
-    for _ in range(SKIPPED_MAX):
-        early = datetime.combine(day, clock.replace(fold=0), zone)
-        late = datetime.combine(day, clock.replace(fold=1), zone)
-        if early.utcoffset() == late.utcoffset():
-            return _existing(early)
-        if dst != "skip":
-            return _existing(late if dst == "last" else early)
+def _next(seen: Seen, day: date) -> date:
+    for _ in range(PASSED_MAX):
         day += timedelta(days=1)
+        if seen.works(day):
+            return day
+    raise InvalidRequest(f"The holiday sets leave no working day in the {PASSED_MAX} days to {day.isoformat()}.")
+
+
+def _at(rule: Rule, seen: Seen, day: date, otherwise: time) -> int:
+    """The rule's time of day (or ``otherwise``) on ``day``, or on the first day behind it on which the rule's dst
+    takes that time as it is; for working days that is a working day, and the instant is on it."""
+    clock = otherwise if rule.at is None else time.fromisoformat(rule.at)
+    for _ in range(PASSED_MAX):
+        found = instant(seen.zone, datetime.combine(day, clock), rule.dst)
+        if found is not None and (rule.working_days is None or shown(seen.zone, found).date() == day):
+            return found
+        seen.passed.append(f"{day.isoformat()} clock")
+        day = day + timedelta(days=1) if rule.working_days is None else _next(seen, day)
     raise InvalidRequest("No day near the deadline has that local time once.")
-
-
-def _existing(local: datetime) -> datetime:
-    """The same instant as a clock shows it."""
-    return local.astimezone(UTC).astimezone(local.tzinfo)
-
-
-# --- holidays ---------------------------------------------------------------------------------------------------------
-
-
-def _holiday_set(name: object) -> Any:
-    """A function from a day to why nobody works on it, or None. Raises InvalidRequest for a set that is none."""
-    if name is None:
-        return lambda day: "weekend" if day.weekday() >= 5 else None
-    import holidays  # large, and asked only for the rules that name a set
-
-    if not isinstance(name, str) or not PLACE.match(name):
-        raise InvalidRequest(f"A holiday set is a country such as DE or DE-BE, or a market; not {str(name)[:40]!r}.")
-    place, _, part = name.partition("-")
-    try:
-        if place in holidays.list_supported_countries():
-            found = holidays.country_holidays(place, subdiv=part or None)
-        elif place in holidays.list_supported_financial() and not part:
-            found = holidays.financial_holidays(place)
-        else:
-            raise NotImplementedError
-    except NotImplementedError:
-        parts = holidays.list_supported_countries().get(place, [])
-        has = f"; {place} has {', '.join(parts[:8])}" if parts else ""
-        raise InvalidRequest(f"There is no holiday set {name!r}{has}.") from None
-    first, last = found.start_year, found.end_year
-    weekend = set(found.weekend)
-
-    def is_off(day: date) -> str | None:
-        if not first <= day.year <= last:
-            raise InvalidRequest(f"The holiday set {name} is known from {first} to {last}, and not for {day.year}.")
-        if day in found:
-            return str(found.get(day) or "holiday")
-        return "weekend" if day.weekday() in weekend else None
-
-    return is_off
