@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from agentplane.appliance.drain import Drain
-from agentplane.appliance.notify import Notifier, Webhook
+from agentplane.appliance.notify import Notifier, Webhook, read_secret
 from agentplane.appliance.settings import Located
 from agentplane.core import bounds, errors
 from agentplane.core.build import __version__
@@ -45,22 +45,35 @@ class ApplianceHost:
         self.tokens = TokenFile(located.path("tokens"))
         self.now_ms = plane.world.now_ms
         self.operator_url: str | None = None
+        self.people = plane.worklist.people
         webhook = Webhook.of(located)
+        if webhook is not None:
+            # Said at the start, and not by a plane that has told nobody since.
+            read_secret(webhook.secret)
         self.notifier = None if webhook is None else Notifier(plane, webhook, self._conditions)
 
     async def _conditions(self) -> list[Found]:
         found = await conditions(self, bounds.LIST_PAGE)
-        return [Found(condition=one["condition"], count=one["found"]) for one in found]
+        return [
+            # Subjects that are listed whole are known again; their names stay here.
+            Found(
+                condition=one["condition"],
+                count=one["found"],
+                subjects=() if one["unlisted"] else tuple(one["subjects"]),
+            )
+            for one in found
+        ]
 
-    def faults(self) -> dict[str, str]:
-        """Conditions of the process itself, by name: why each holds."""
-        found: dict[str, str] = {}
+    def faults(self) -> dict[str, list[str]]:
+        """Conditions of the process itself, by name: of what, and why, each one line."""
+        found: dict[str, list[str]] = {}
         if self._plane.clock.why is not None:
-            found["clock.suspect"] = self._plane.clock.why
-        for name, why in sorted(self._plane.sweep.scheduler.faults.items()):
-            found["schedule.failing"] = f"{name}: {why}"
+            found["clock.suspect"] = [self._plane.clock.why]
+        failing = sorted(self._plane.sweep.scheduler.faults.items())
+        if failing:
+            found["schedule.failing"] = [f"{name}: {why}" for name, why in failing]
         if self.notifier is not None and self.notifier.fault is not None:
-            found["notify.failing"] = self.notifier.fault
+            found["notify.failing"] = [self.notifier.fault]
         return found
 
     async def read(self, body: Callable[[Tx], Any]) -> Any:

@@ -203,8 +203,7 @@ async def _serve(process: Process) -> Stopped:
         schedules=of_settings(said.schedule),
         people=said.people,
         event_kept_s=said.event_kept_secs,
-        sweep_every_s=said.sweep_every_secs,
-        **process.options,
+        **({"sweep_every_s": said.sweep_every_secs} | dict(process.options)),
     ) as plane:
         plane.max_admitted = said.max_admitted
         drain = Drain(plane, located, writer)

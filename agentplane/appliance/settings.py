@@ -18,6 +18,13 @@ from typing import Any, Final
 
 import msgspec
 
+from agentplane.appliance.sections import (
+    NotifySettings,
+    ScheduleSettings,
+    check_notify,
+    check_people,
+    check_schedules,
+)
 from agentplane.core import bounds, errors
 from agentplane.core.roles import ROLES
 
@@ -25,25 +32,10 @@ FILE: Final = "plane.toml"
 ENV: Final = "AGENTPLANE_"
 FILE_BYTES_MAX: Final = 64 * 1024
 """Ten times any plane.toml; a dotted key of a megabyte costs the TOML reader minutes."""
-
-
-class ScheduleSettings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=True):
-    """One ``[[schedule]]``: when (``cron`` in ``tz``), what, and what becomes of instants that nobody looked at."""
-
-    name: str
-    cron: str
-    capability: str
-    tz: str = "UTC"
-    input: Any = None
-    correlate: dict[str, str] | None = None
-    missed: str = "skip"
-
-
-class NotifySettings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=True):
-    """``[notify]``: one webhook, and the file that holds its signing secret."""
-
-    url: str
-    secret_file: str
+EVENT_KEPT_MAX_S: Final = 10 * 366 * 86_400
+SWEEP_EVERY_MIN_S: Final = 0.05
+SWEEP_EVERY_MAX_S: Final = 3_600
+"""What falls due is looked at when it is; an hour is for what nobody announced."""
 
 
 class PlaneSettings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=True):
@@ -91,7 +83,11 @@ class Located(msgspec.Struct, frozen=True, kw_only=True):
 
     def path(self, key: str) -> Path:
         """The absolute path of a path-valued key."""
-        return (self.directory / str(getattr(self.plane, key))).absolute()
+        return self.path_of(str(getattr(self.plane, key)))
+
+    def path_of(self, said: str) -> Path:
+        """The absolute path of what a section says."""
+        return (self.directory / said).absolute()
 
 
 SCALARS: Final = tuple(
@@ -140,9 +136,33 @@ def load(directory: Path, flags: Mapping[str, Any] | None = None, environ: Mappi
     try:
         plane = msgspec.convert(data, PlaneSettings, strict=False)
     except msgspec.ValidationError as error:
-        raise errors.Settings(f"{path}: {error}.") from None
+        raise errors.Settings(f"{_source(path, said, str(error))}: {error}.") from None
     _check(path, plane)
+    _check_outliving(path, plane, said)
     return Located(directory=directory, plane=plane, said=said)
+
+
+def _source(path: Path, said: Mapping[str, str], sentence: str) -> str:
+    """Where the key was said at which ``sentence`` points, as a person finds it again."""
+    key = sentence.partition("`$.")[2].rstrip("`").partition(".")[0].partition("[")[0]
+    return {"environment": ENV + key.upper(), "flag": f"--{key.replace('_', '-')}"}.get(said.get(key, ""), str(path))
+
+
+def _check_outliving(path: Path, plane: PlaneSettings, said: Mapping[str, str]) -> None:
+    """What outlives a run: how long an event is kept, how often it is looked, and the sections beside."""
+    ranges = (("event_kept_secs", 1, EVENT_KEPT_MAX_S), ("sweep_every_secs", SWEEP_EVERY_MIN_S, SWEEP_EVERY_MAX_S))
+    for key, least, most in ranges:
+        value = getattr(plane, key)
+        if not least <= value <= most:
+            source = _source(path, said, f"`$.{key}`")
+            raise errors.Settings(f"{source}: {key} is between {least} and {most} seconds, not {value}.")
+    try:
+        check_schedules(plane.schedule)
+        check_people(plane.people)
+        if plane.notify is not None:
+            check_notify(plane.notify)
+    except errors.Settings as error:
+        raise errors.Settings(f"{path}: {error.message}") from None
 
 
 def _check(path: Path, plane: PlaneSettings) -> None:

@@ -10,11 +10,14 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agentplane.cli.render import choose, emit, tell
 from agentplane.core import errors
 from agentplane.core.errors import EXIT_NO, EXIT_YES
+
+if TYPE_CHECKING:
+    from agentplane.appliance.settings import Located
 
 Args = argparse.Namespace
 
@@ -51,17 +54,33 @@ def config(args: Args) -> int:
     import msgspec
 
     from agentplane.appliance import settings
+    from agentplane.appliance.sections import shown_url
 
     located = settings.load(settings.find(args.plane, os.environ), environ=os.environ)
     body: dict[str, Any] = {"schema": "agentplane.config/1", "directory": str(located.directory)}
     if args.what == "show":
         body["values"] = msgspec.to_builtins(located.plane)
+        if located.plane.notify is not None:
+            body["values"]["notify"]["url"] = shown_url(located.plane.notify.url)
         body["said"] = located.said
     else:
         found = settings.writable_by_others(settings.code_paths(located), settings.own_uid())
-        body["findings"] = [found] if found else []
+        body["findings"] = [one for one in (found, _untold(located)) if one]
     emit("config", body, choose(args.output))
     return EXIT_NO if body.get("findings") else EXIT_YES
+
+
+def _untold(located: Located) -> str | None:
+    """Why a message of [notify] could not be signed; None where it could, or where there is none."""
+    if located.plane.notify is None:
+        return None
+    from agentplane.appliance import notify as telling
+
+    try:
+        telling.read_secret(located.path_of(located.plane.notify.secret_file))
+    except errors.Settings as error:
+        return error.message
+    return None
 
 
 def token(args: Args) -> int:

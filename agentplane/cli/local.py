@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +37,9 @@ class LocalHost:
 
     serving = False
 
-    def __init__(self, plane: Plane | None, readers: Readers) -> None:
+    def __init__(self, plane: Plane | None, readers: Readers, located: Located | None = None) -> None:
         self.plane = plane
+        self.people: Mapping[str, Sequence[str]] = {} if located is None else located.plane.people
         self._readers = readers
 
     async def read(self, body: Callable[[Tx], Any]) -> Any:
@@ -53,7 +54,7 @@ class LocalHost:
     async def reload(self) -> dict[str, Any]:
         raise errors.NotServing("Nothing serves this plane, so there is nothing to reload.")
 
-    def faults(self) -> dict[str, str]:
+    def faults(self) -> dict[str, list[str]]:
         return {}
 
 
@@ -98,7 +99,7 @@ class LocalClient:
         elif operation.down == "read":
             readers = read_only(self._store)
             try:
-                reply = await operation.handler(LocalHost(None, readers), ask)
+                reply = await operation.handler(LocalHost(None, readers, self._located), ask)
             finally:
                 readers.close()
         else:
@@ -122,6 +123,7 @@ class LocalClient:
                 "lease_ttl_s": plane.lease_ttl_secs,
                 "max_running": plane.max_running,
                 "people": plane.people,
+                "currency": plane.currency,
             }
         running = operation.name == "start"
         async with Plane.open(
@@ -133,7 +135,7 @@ class LocalClient:
             guard_steps=loaded is not None,
             **options,
         ) as opened:
-            host = LocalHost(opened, opened.store.readers)
+            host = LocalHost(opened, opened.store.readers, located)
             async with trio.open_nursery() as nursery:
                 if operation.needs_skills:
                     await nursery.start(_park_when_told, opened)

@@ -256,10 +256,12 @@ def _other_verbs(verb) -> None:  # type: ignore[no-untyped-def]
     notify.add_argument("--test", action="store_true", required=True, help="send one notice that says it is a test")
     notify.add_argument("--plane", type=Path, metavar="DIR")
     demo = verb(
-        "demo", "refund thirty tickets, or take orders, while the appliance is killed", reach=False, output=False
+        "demo", "refund thirty tickets, or take orders, or work a month of nights, while the appliance is killed",
+        reach=False, output=False,
     )
     demo.add_argument(
-        "--workload", choices=("refunds", "orders"), help="default: refunds, or the workload of the --sabotage"
+        "--workload", choices=("refunds", "orders", "overnight"),
+        help="default: refunds, or the workload of the --sabotage",
     )
     demo.add_argument("--seconds", type=float, default=None)
     demo.add_argument("--kills", type=int, default=None)
@@ -270,7 +272,7 @@ def _other_verbs(verb) -> None:  # type: ignore[no-untyped-def]
         "--sabotage", help="against a source with this defect, under which it must end FAIL",
         choices=(
             "announce-late", "key-per-attempt", "doubt-is-failure", "forget-epoch",
-            "unwind-under-doubt", "commit-by-forgetting",
+            "unwind-under-doubt", "commit-by-forgetting", "approve-twice", "drop-event",
         ),
     )  # fmt: skip
     bench = verb("bench", "measure what an effect costs on this disk", reach=False, output=False)

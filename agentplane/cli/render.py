@@ -27,8 +27,15 @@ COLUMNS = {
     "history": ("seq", "at", "kind", "step", "effect_key", "what"),
 }
 WIDTH_MAX = 60
-EXACT = ("next", "id")
-"""Columns that are for copying: never cut."""
+EXACT = ("next", "id", "obligation", "assignee", "correlation", "waiting_for")
+"""Columns that are for copying, or for comparing: never cut."""
+SECTIONS = {"deadlines": ("obligation", "state", "due", "warn", "acknowledged_by", "note"),
+            "history": ("at", "run", "seq", "kind", "what")}  # fmt: skip
+"""Lists inside one answer that are tables of their own, and their columns."""
+BLOCKS = ("rendering",)
+"""Members that are a text of several lines, escaped already where they were made."""
+BESIDE = {"rendering": "justification"}
+"""Members that are the value of which a block is the text: a person is shown the text."""
 
 
 def choose(wanted: str | None) -> str:
@@ -42,8 +49,15 @@ def safe(value: Any) -> str:
     """One line of text for a terminal: control and direction-changing characters are shown as escapes."""
     if value is None:
         return ""
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    text = value if isinstance(value, str) else _words(value)
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def _words(value: object) -> str:
+    """Texts are listed as a person lists them; anything else is JSON."""
+    if isinstance(value, list) and value and all(isinstance(one, str) for one in value):
+        return ", ".join(value)
+    return json.dumps(value, ensure_ascii=False)
 
 
 def emit(verb: str, body: dict[str, Any], output: str) -> None:
@@ -71,9 +85,12 @@ def _json(value: object, indent: int | None = None) -> str:
 
 
 def describe(verb: str, row: dict[str, Any]) -> dict[str, Any]:
-    if verb != "history":
-        return row
     shown = dict(row)
+    if isinstance(row.get("correlation"), dict):
+        # As `waiting` has what is waited for.
+        shown["correlation"] = [f"{namespace}={value}" for namespace, value in row["correlation"].items()]
+    if verb != "history":
+        return shown
     shown["effect_key"] = str(row.get("effect_key", ""))[:12]
     if row["kind"] == "EffectStarted":
         shown["what"] = f"{row['descriptor']['kind']} attempt {row['attempt']}"
@@ -111,16 +128,32 @@ def cut(text: str) -> str:
 
 def pairs(body: dict[str, Any]) -> str:
     """One member a line, nested ones indented."""
-    shown = {name: value for name, value in body.items() if name != "schema" and value not in (None, [], {})}
+    hidden = {"schema", *(value for block, value in BESIDE.items() if block in body)}
+    shown = {name: value for name, value in body.items() if name not in hidden and value not in (None, [], {})}
     width = max((len(name) for name in shown), default=0)
     lines = []
     for name, value in shown.items():
-        if isinstance(value, list) and value and isinstance(value[0], dict):
-            lines.append(f"{safe(name)}:")
-            lines += ["  " + "  ".join(f"{safe(one)}={safe(item)}" for one, item in row.items()) for row in value]
-        else:
+        below = _below(name, value)
+        if below is None:
             lines.append(f"{safe(name).ljust(width)}  {safe(value)}")
+        else:
+            lines += [f"{safe(name)}:", *(f"  {line}" for line in below)]
     return "\n".join(lines)
+
+
+def _below(name: str, value: object) -> list[str] | None:
+    """The lines of a member that does not fit beside its name; None where it does. No line break of a value is one
+    here, but those of a block."""
+    if name in BLOCKS:
+        return [safe(line) for line in str(value).split("\n")]
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        if name in SECTIONS:
+            columns = tuple(one for one in SECTIONS[name] if any(row.get(one) is not None for row in value))
+            return table(value, columns).split("\n")
+        return ["  ".join(f"{safe(one)}={safe(item)}" for one, item in row.items()) for row in value]
+    if isinstance(value, dict) and len(safe(value)) > WIDTH_MAX:
+        return [safe(line) for line in json.dumps(value, indent=2, ensure_ascii=False).split("\n")]
+    return None
 
 
 def tell(line: str) -> None:

@@ -59,7 +59,7 @@ def events(args: Args) -> int:
     if args.what == "dead-letters":
         return _ask(args, "dead_letters", query=_page(args), read=True, shown="dead-letters")
     kind = _needed(args.kind, "events deliver needs --kind, such as shipment.delivered.")
-    keys = dict(_pair(pair) for pair in args.correlate)
+    keys = correlation(args.correlate) or {}
     event_id = args.id or str(uuid.uuid4())
     body = {"id": event_id, "kind": kind, "correlation": keys, "payload": read_json(args)}
     return _ask(args, "deliver", body=body)
@@ -78,8 +78,14 @@ def acknowledge(args: Args) -> int:
 
 
 def correlation(pairs: list[str]) -> dict[str, str] | None:
-    """--correlate NAMESPACE=VALUE, as a request says it."""
-    return dict(_pair(pair) for pair in pairs) or None
+    """--correlate NAMESPACE=VALUE, as a request says it. Raises InvalidRequest for a namespace that is said twice."""
+    found: dict[str, str] = {}
+    for namespace, value in map(_pair, pairs):
+        if found.setdefault(namespace, value) != value:
+            raise errors.InvalidRequest(
+                f"--correlate says {namespace[:60]!r} twice, and one value each is what it has."
+            )
+    return found or None
 
 
 def _pair(pair: str) -> tuple[str, str]:

@@ -28,7 +28,7 @@ from agentplane.surface.asking import Ask, Host, Operation, Raw, Reply
 from agentplane.surface.attempts import Attempts
 from agentplane.surface.desk import TASK_ID
 from agentplane.surface.operations import EXTRA_ACTIONS, OPERATIONS
-from agentplane.surface.requests import key_from_headers, query_of
+from agentplane.surface.requests import UnsupportedType, key_from_headers, query_of
 from agentplane.surface.routes import PATH_ID
 
 CLIENT_HEADER: Final = "Agentplane-Client"
@@ -250,15 +250,11 @@ async def read_body() -> Any:
     if not raw:
         return None
     if request.mimetype != "application/json":
-        raise _Unsupported("The body must be application/json.")
+        raise UnsupportedType("The body must be application/json.")
     try:
         return canonical.decode(raw, max_bytes=bounds.BODY_BYTES_MAX, max_depth=bounds.JSON_DEPTH_MAX)
     except canonical.CanonicalError as error:
         raise errors.InvalidRequest(f"The body cannot be read: {error}.") from None
-
-
-class _Unsupported(errors.InvalidRequest):
-    row = errors.Row("unsupported_media_type", "caller", errors.EXIT_USAGE, 415, "Send application/json.")
 
 
 def answer_error(error: AgentplaneError) -> Response:

@@ -6,7 +6,7 @@ Invariant: a handler sees the same whether it is reached over a socket, over HTT
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -25,6 +25,8 @@ class Host(Protocol):
     plane: Plane | None
     """None where the store is only read."""
     serving: bool
+    people: Mapping[str, Sequence[str]]
+    """The names that are one person, by person: ``[people]``."""
 
     async def read(self, body: Callable[[Tx], Any]) -> Any: ...
 
@@ -34,8 +36,8 @@ class Host(Protocol):
 
     async def reload(self) -> Body: ...
 
-    def faults(self) -> dict[str, str]:
-        """Conditions of the process itself, by name: why each holds."""
+    def faults(self) -> dict[str, list[str]]:
+        """Conditions of the process itself, by name: of what, and why, each one line."""
         ...
 
 

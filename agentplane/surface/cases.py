@@ -12,6 +12,15 @@ from agentplane.core.errors import InvalidRequest
 from agentplane.core.ids import InvalidId, parse_id
 from agentplane.core.instants import to_text
 from agentplane.core.lifecycle import CASE_STATUSES
+from agentplane.core.records import (
+    DeadlineRegistered,
+    DeadlineTransition,
+    EffectDone,
+    EffectStarted,
+    Record,
+    RunAdmitted,
+    RunConcluded,
+)
 from agentplane.journal import lists, obligations
 from agentplane.journal.obligations import Obligation
 from agentplane.journal.tx import Tx
@@ -65,7 +74,13 @@ async def show_case(host: Host, ask: Ask) -> Reply:
             "version": row.version,
             "deadlines": [deadline_view(one) for one in obligations.of_subject(tx, case)],
             "history": [
-                {"run": one.record.run, "seq": one.record.seq, "at": one.record.at, "kind": type(one.record).__name__}
+                {
+                    "run": one.record.run,
+                    "seq": one.record.seq,
+                    "at": one.record.at,
+                    "kind": type(one.record).__name__,
+                    "what": _what(one.record),
+                }
                 for one in found
             ],
             "history_truncated": len(found) == limit,
@@ -103,6 +118,24 @@ async def acknowledge(host: Host, ask: Ask) -> Reply:
         "case": subject, "obligation": body.obligation, "acknowledged_by": first, "recorded": recorded, "applied": True,
     }  # fmt: skip
     return Reply(200, schema("acknowledge", **members))
+
+
+def _what(record: Record) -> str:
+    """What a record is about, in a word or two, and never what it says."""
+    match record:
+        case EffectStarted():
+            return record.descriptor.kind
+        case EffectDone():
+            return "" if record.by is None else f"by {record.by.actor}"
+        case RunAdmitted():
+            return record.capability
+        case DeadlineRegistered():
+            return record.name
+        case DeadlineTransition():
+            return f"{record.name}: {record.to}"
+        case RunConcluded():
+            return str(record.outcome)
+    return ""
 
 
 def case_id(text: str) -> str:

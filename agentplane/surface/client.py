@@ -72,7 +72,10 @@ def _parsed(url: str) -> urllib.parse.SplitResult:
 
 
 def _target(path: str, run: str, query: dict[str, Any] | None) -> str:
-    """Raises InvalidRequest for an id or a query that is no text."""
+    """Raises InvalidRequest for an id that no path can hold, and for an id or a query that is no text."""
+    if PATH_ID.search(path) and ("/" in run or run in ("", ".", "..")):
+        # Decoded before it is routed, it would be another path.
+        raise errors.InvalidRequest(f"{run[:80]!r} is no id.")
     try:
         found = PATH_ID.sub(urllib.parse.quote(run, safe=""), path)
         return found + "?" + urllib.parse.urlencode(query) if query else found

@@ -111,7 +111,7 @@ async def decide(host: Host, ask: Ask) -> Reply:
 async def task_id(host: Host, text: str) -> str:
     """The task of an id, or of its first 8 or more characters. Raises NotFound and InvalidRequest."""
     if not TASK_PREFIX.fullmatch(text):
-        raise NotFound(f"There is no task {text[:80]!r}; `agentplane tasks` lists what waits.")
+        raise InvalidRequest(f"A task id is 64 hex digits, or the first 8 or more of them; {text[:60]!r} is not.")
     found: list[str] = [text] if len(text) == 64 else await host.read(lambda tx: tasks.beginning(tx, text, 2))
     if not found:
         raise NotFound(f"There is no task that begins with {text}; `agentplane tasks` lists what waits.")
@@ -129,14 +129,13 @@ def reviewer(who: Who) -> Reviewer:
 
 def task_view(row: TaskRow, who: Who, host: Host) -> Body:
     """One task: the value that a program reads, and beside it the text that a person should."""
-    people = {} if host.plane is None else host.plane.worklist.people
     proposal: dict[str, Any] = row.proposal
     shown = {name: proposal.get(name) for name in ("summary", "action", "confidence", "cost", "evidence")}
     action = shown["action"]
     if isinstance(action, dict):
         shown["action"] = {"kind": action.get("kind"), "args": action.get("args"), "digest": action.get("digest")}
     rendered = render_value(shown)
-    refused = tasks.refusal(row, reviewer(who), people)
+    refused = tasks.refusal(row, reviewer(who), host.people)
     view: Body = {
         "id": row.task,
         "run": row.run,
@@ -160,6 +159,9 @@ def task_view(row: TaskRow, who: Who, host: Host) -> Body:
     }
     if refused is not None:
         view["why_not"] = refused.message
+    else:
+        said = "approve|reject" if isinstance(shown["action"], dict) else "answer --answer JSON"
+        view["next"] = f"agentplane decide {row.task} {said} --digest {view['digest']} --reason ..."
     if row.decision is not None:
         view["decision"] = msgspec.to_builtins(row.decision)
         view["decided_by"] = None if row.decided_by is None else row.decided_by.actor

@@ -13,18 +13,28 @@ from agentplane.journal import lists
 from agentplane.journal.tx import Tx
 from agentplane.surface.asking import Ask, Body, Host, Raw, Reply, schema, writable
 from agentplane.surface.paging import after, cursor
-from agentplane.surface.requests import PageQuery, convert_query
+from agentplane.surface.requests import PageQuery, UnsupportedType, convert_query
 from agentplane.work import events
+
+JSON = "application/json"
 
 
 async def deliver(host: Host, ask: Ask) -> Reply:
     """Take in one event: durable before it is answered."""
-    raw = ask.raw or Raw("application/json", (), canonical.encode(ask.body))
+    raw = ask.raw or Raw(JSON, (), canonical.encode(ask.body))
+    media = raw.content_type.partition(";")[0].strip().lower()
+    if not (media == JSON or media.startswith("application/cloudevents") or _is_binary(raw)):
+        # What a form of any page could send is no message.
+        raise UnsupportedType(f"An event is {JSON}, or a CloudEvent; not {media[:80] or 'of no type'!a}.")
     incoming = parse(raw.content_type, list(raw.headers), raw.body)
     told = await writable(host).delivery.deliver(incoming, f"peer:{ask.who.actor}")
     members: Body = {"event": told.event, "delivery": told.delivery, "run": told.run, "applied": host.serving}
     following = {} if host.serving else {"next": "agentplane serve"}
     return Reply(200, schema("deliver", **members, **following))
+
+
+def _is_binary(raw: Raw) -> bool:
+    return any(name.lower().startswith("ce-") for name, _ in raw.headers)
 
 
 async def dead_letters(host: Host, ask: Ask) -> Reply:

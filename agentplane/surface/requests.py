@@ -26,6 +26,10 @@ them."""
 Seq = Annotated[int, msgspec.Meta(ge=1, le=SEQ_MAX)]
 
 
+class UnsupportedType(errors.InvalidRequest):
+    row = errors.Row("unsupported_media_type", "caller", errors.EXIT_USAGE, 415, "Send application/json.")
+
+
 class StartBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     capability: str
     input: Any = None

@@ -31,8 +31,9 @@ class ChildFailed(Exception):
     """The body's traceback, or why it could not be run."""
 
 
-def run_as(uid: int, body: Callable[..., T], *arguments: Any, trees: list[Path]) -> T:
-    """Runs `body(*arguments)` in a child with that uid and gid and no groups; the result must pickle.
+def run_as(uid: int, body: Callable[..., T], *arguments: Any, trees: list[Path], gid: int | None = None) -> T:
+    """Runs `body(*arguments)` in a child with that uid, that gid (the uid's number unless told) and no groups; the
+    result must pickle.
 
     `trees` stay readable to it even below directories that are closed to others.
     """
@@ -43,7 +44,7 @@ def run_as(uid: int, body: Callable[..., T], *arguments: Any, trees: list[Path])
         child = os.fork()
     if not child:
         os.close(reader)
-        _in_child(writer, uid, body, arguments, trees)
+        _in_child(writer, uid, uid if gid is None else gid, body, arguments, trees)
     os.close(writer)
     with os.fdopen(reader, "rb") as stream:
         answer = stream.read()
@@ -58,13 +59,13 @@ def run_as(uid: int, body: Callable[..., T], *arguments: Any, trees: list[Path])
 
 
 def _in_child(
-    writer: int, uid: int, body: Callable[..., Any], arguments: tuple[Any, ...], trees: list[Path]
+    writer: int, uid: int, gid: int, body: Callable[..., Any], arguments: tuple[Any, ...], trees: list[Path]
 ) -> NoReturn:
     try:
         os.umask(0o022)
         open_the_way([Path(os.path.realpath(tree)) for tree in trees])
         os.setgroups([])
-        os.setresgid(uid, uid, uid)
+        os.setresgid(gid, gid, gid)
         os.setresuid(uid, uid, uid)
         if 0 in os.getresuid():
             raise PermissionError("still root")

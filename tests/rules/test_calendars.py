@@ -156,6 +156,7 @@ def test_a_local_time_that_is_none_or_two(tz: str, day: str, at: str, dst: str, 
     ],
 )
 def test_what_the_clock_leaves_out_is_due_on_a_working_day(tz: str, base: str, at: str, dst: str, wanted: str) -> None:
+    """S124."""
     assert due(base, tz, working_days=1, at=at, dst=dst) == wanted
 
 
@@ -353,7 +354,8 @@ def test_the_digest_covers_what_was_looked_at() -> None:
 
 def test_a_later_edit_of_a_set_shows_where_it_was_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     """A day that becomes a holiday changes the digest of what counted over it, also where the date stays; and of
-    nothing else."""
+    nothing else. (S124)
+    """
     base = ms("2026-12-01T10:00", BERLIN)
     rules = [rule_from(working_days=days, at="12:00", tz=BERLIN, holidays="DE-BE") for days in (1, 5)]
     before = [resolve(rule, base) for rule in rules]

@@ -121,7 +121,7 @@ def walked(comes: Comes, by_the_clock: bool, tz: str, start_ms: int, end_ms: int
     ],
 )
 def test_a_weekend_on_which_the_clock_changes_is_as_the_wall_shows_it(tz: str, day: str, expr: str) -> None:
-    """From wherever in it a look begins: also between the two times that an hour is shown."""
+    """From wherever in it a look begins: also between the two times that an hour is shown. (S125)"""
     cron = Cron(expr, tz)
     start = ms(day, tz)
     end = start + 72 * HOUR_MS

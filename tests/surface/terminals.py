@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import shutil
@@ -14,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from agentplane.cli.main import command
 from agentplane.core.errors import AgentplaneError
 from agentplane.surface.client import HttpClient
 
@@ -133,6 +136,16 @@ class Plane:
             text=True, timeout=timeout, check=False, env=environment(),
         )  # fmt: skip
         return Said(done.returncode, done.stdout, done.stderr)
+
+    def here(self, verb: str, *args: str) -> Said:
+        """A verb that executes no skill, in this process: what a terminal would start another for, ten times over."""
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            try:
+                status = command([verb, "--plane", str(self.directory), *args])
+            except SystemExit as refused:
+                status = int(refused.code or 0)
+        return Said(status, out.getvalue(), err.getvalue())
 
     def begin(self, *flags: str, **options: Any) -> None:
         """Serve it, without waiting for anything."""

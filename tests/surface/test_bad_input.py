@@ -10,9 +10,15 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from agentplane.appliance import serve as serving
+from agentplane.appliance import settings
+from agentplane.cli.main import command
+from agentplane.core import errors
 from surface.terminals import SKILLS, Plane, Said, environment
 
 
@@ -240,6 +246,125 @@ def test_a_plane_toml_with_a_fault_names_it(plane: Plane) -> None:
         one_sentence(plane.verb("config", "check"), 2, word)
         one_sentence(serve(plane), 2, word)
     assert SKILLS
+
+
+SCHEDULE = '[[schedule]]\nname = "books"\ncron = "0 2 * * *"\ncapability = "books.close"\n'
+NOTIFY = '[notify]\nurl = "https://hooks.example.org/x"\nsecret_file = "secrets/notify"\n'
+
+
+@pytest.mark.parametrize(
+    ("section", "words"),
+    [
+        (SCHEDULE.replace("0 2 * * *", "0 25 * * *"), "books: cron"),
+        (SCHEDULE.replace("0 2 * * *", "soon"), "books: cron"),
+        (SCHEDULE.replace("0 2 * * *", "0 0 30 2 *"), "books: cron"),
+        (SCHEDULE + 'tz = "Europe/Berlim"\n', "Europe/Berlin"),
+        (SCHEDULE + 'missed = "some"\n', "skip, last, all"),
+        (SCHEDULE + SCHEDULE, "twice"),
+        (SCHEDULE.replace("books.close", " "), "books: capability"),
+        (SCHEDULE.replace('"books"', '"two words"'), "[[schedule]] name"),
+        (SCHEDULE + "correlate = {}\n", "books: correlate"),
+        (SCHEDULE + 'correlate = { Order = "O-1" }\n', "Order"),
+        (SCHEDULE + "input = { at = 2026-12-01T09:00:00Z }\n", "books: input"),
+        (SCHEDULE + "input = nan\n", "books: input"),
+        (SCHEDULE + "every = 7\n", "every"),
+        (SCHEDULE.replace('capability = "books.close"\n', ""), "capability"),
+        (SCHEDULE + f'input = "{"x" * 65_536}"\n', "65536"),
+        (NOTIFY.replace("https://", "http://"), "[notify] url"),
+        (NOTIFY.replace("https://", "ftp://"), "[notify] url"),
+        (NOTIFY.replace("https://", "https://anna:s3cr3t@"), "credential"),
+        (NOTIFY.replace("https://hooks.example.org/x", "hooks"), "[notify] url"),
+        (NOTIFY.replace("example.org", "example.org:port"), "[notify] url"),
+        (NOTIFY.replace("secrets/notify", " "), "secret_file"),
+        (NOTIFY.replace('secret_file = "secrets/notify"\n', ""), "secret_file"),
+        ('[people]\nalice = ["os:alice", "a@b"]\nbob = ["os:bob", "a@b"]\n', "a@b is a name of alice and of bob"),
+        ('[people]\nalice = [""]\n', "[people]"),
+        ('[people]\nalice = ["group:ops"]\n', "group:ops is a group"),
+        ('[people]\nalice = "os:alice"\n', "people"),
+    ],
+)  # fmt: skip
+def test_a_section_that_would_fail_later_is_refused_when_it_is_read(tmp_path: Path, section: str, words: str) -> None:
+    """A schedule, a webhook and people: one sentence with the file, the section and the key, and no credential."""
+    (tmp_path / "plane.toml").write_text(section)
+    with pytest.raises(errors.Settings) as refused:
+        settings.load(tmp_path)
+    sentence = refused.value.message
+    assert words in sentence and sentence.startswith(str(tmp_path)) and "s3cr3t" not in sentence
+    assert sentence.count("\n") == 0 and refused.value.row.exit == 2
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("event_kept_secs", "0"), ("event_kept_secs", "-1"), ("event_kept_secs", "1e20"), ("sweep_every_secs", "0"),
+     ("sweep_every_secs", "nan"), ("sweep_every_secs", "3601"), ("sweep_every_secs", "often"),
+     ("event_kept_secs", "1.5")],
+)  # fmt: skip
+def test_a_number_out_of_range_names_where_it_was_said(tmp_path: Path, key: str, value: str) -> None:
+    """In the file, in the environment, as a flag: the sentence says which."""
+    toml = tmp_path / "plane.toml"
+    toml.write_text("")
+    for flags, environ, source in (
+        ({key: value}, {}, f"--{key.replace('_', '-')}: "),
+        ({}, {f"AGENTPLANE_{key.upper()}": value}, f"AGENTPLANE_{key.upper()}: "),
+    ):
+        with pytest.raises(errors.Settings, match=key) as refused:
+            settings.load(tmp_path, flags, environ)
+        assert refused.value.message.startswith(source)
+    toml.write_text(f"{key} = {value}\n" if value not in ("often", "1e20") else f'{key} = "{value}"\n')
+    with pytest.raises(errors.Settings, match=key) as refused:
+        settings.load(tmp_path)
+    assert refused.value.message.startswith(str(toml))
+
+
+def test_what_is_right_is_read_and_no_credential_is_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:  # fmt: skip
+    """`config show` has the host of a webhook, and neither its path nor its query; `config check` finds a secret that
+    could sign nothing."""
+    (tmp_path / "plane.toml").write_text(
+        'sweep_every_secs = 0.5\n[people]\nalice = ["os:alice", "a@b"]\n'
+        + SCHEDULE + 'tz = "Europe/Berlin"\nmissed = "last"\ncorrelate = { books = "day" }\n'
+        + NOTIFY.replace("/x", "/services/s3cr3t?key=s3cr3t")
+    )  # fmt: skip
+    assert command(["config", "show", "--plane", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert "s3cr3t" not in shown and "hooks.example.org" in shown and "0 2 * * *" in shown
+    assert command(["config", "check", "--plane", str(tmp_path)]) == 1
+    assert "secrets/notify" in capsys.readouterr().out
+    for url in ("http://127.0.0.1:1/x", "http://localhost/x", "http://[::1]:8080/"):
+        (tmp_path / "plane.toml").write_text(NOTIFY.replace("https://hooks.example.org/x", url))
+        assert settings.load(tmp_path).plane.notify is not None
+
+
+async def test_what_plane_toml_says_of_waiting_work_reaches_the_plane(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    """How long an event is kept, how often it is looked, who is one person, and what begins by the clock."""
+    said = 'event_kept_secs = 60\nsweep_every_secs = 0.5\n[people]\nalice = ["os:alice"]\n' + SCHEDULE
+    (tmp_path / "plane.toml").write_text(said)
+    seen: dict[str, Any] = {}
+
+    class Opened(Exception):
+        pass
+
+    def opened(path: Path, **options: Any) -> None:
+        seen.update(options)
+        raise Opened
+
+    monkeypatch.setattr(serving.Plane, "open", opened)
+    located: Any = settings.load(tmp_path)
+    nothing: Any = SimpleNamespace(skills=[SimpleNamespace(name="books.close")])
+    with pytest.raises(Opened):
+        await serving._serve(serving.Process(located, nothing, nothing, nothing, nothing, nothing, [], nothing))
+    assert (seen["event_kept_s"], seen["sweep_every_s"], seen["people"]) == (60, 0.5, {"alice": ["os:alice"]})
+    assert [one.name for one in seen["schedules"]] == ["books"]
+
+
+def test_a_plane_that_could_sign_no_message_does_not_start(plane: Plane) -> None:
+    """The secret of [notify] is looked at before anything is served: 2, and the file's name."""
+    with open(plane.directory / "plane.toml", "a", encoding="utf-8") as toml:
+        toml.write(NOTIFY)
+    one_sentence(serve(plane), 2, "secrets/notify")
 
 
 def test_no_plane_here_is_said(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from agentplane.surface.access import Access, TokenFile, new_token
 from agentplane.surface.app import token_identity
 from agentplane.surface.attempts import BURST, Attempts
 from agentplane.surface.operations import BY_NAME, OPERATIONS
+from agentplane.surface.routes import PATH_ID
 from surface.doors import Door, door
 from surface.terminals import Plane
 
@@ -100,7 +101,7 @@ async def test_each_role_may_exactly_what_the_table_says(tmp_path: Path) -> None
     async with door(tmp_path, keys.identify()) as desk:
         for role, token in keys.of.items():
             for operation in OPERATIONS:
-                path = operation.path.replace("{run}", NONSENSE)
+                path = PATH_ID.sub(NONSENSE, operation.path)
                 body = MISFIT if operation.method == "POST" and operation.name != "reload" else None
                 answer = await desk.ask(operation.method, path, body, headers=bearer(token))
                 if operation.action in ROLES[role]:
