@@ -256,11 +256,14 @@ def _other_verbs(verb) -> None:  # type: ignore[no-untyped-def]
     notify.add_argument("--test", action="store_true", required=True, help="send one notice that says it is a test")
     notify.add_argument("--plane", type=Path, metavar="DIR")
     demo = verb(
-        "demo", "refund thirty tickets, or take orders, or work a month of nights, while the appliance is killed",
-        reach=False, output=False,
+        "demo",
+        "refund thirty tickets, or take orders, or work a month of nights, while the appliance is killed",
+        reach=False,
+        output=False,
     )
     demo.add_argument(
-        "--workload", choices=("refunds", "orders", "overnight"),
+        "--workload",
+        choices=("refunds", "orders", "overnight"),
         help="default: refunds, or the workload of the --sabotage",
     )
     demo.add_argument("--seconds", type=float, default=None)

@@ -32,7 +32,7 @@ class Appliance:
 
     def __init__(
         self, directory: Path, log: Path, on_point: Callable[[Point], Iterable[int]], *, source: Path | None = None,
-        command: list[str] | None = None,
+        command: list[str] | None = None, clock: Path | None = None,
     ) -> None:  # fmt: skip
         ours, theirs = socket.socketpair()
         os.set_inheritable(theirs.fileno(), True)
@@ -49,6 +49,7 @@ class Appliance:
                 *(command or [sys.executable, "-m", "agentplane.lab.appliance_entry"]),
                 "--observe-fd",
                 str(theirs.fileno()),
+                *(() if clock is None else ("--clock", str(clock))),
                 str(directory),
             ],
             pass_fds=(theirs.fileno(),),

@@ -11,11 +11,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agentplane.core.records import EffectDone, EffectFailed, EffectReconciled, EffectStarted, Record
 from agentplane.lab.provider.audit import Effect
-from agentplane.lab.tickets import Expected
+from agentplane.lab.tickets import REVIEWED, Expected
+
+if TYPE_CHECKING:
+    from agentplane.lab.approvals import Approvals
 
 PATHS: Mapping[str, str] = {
     "refund": "/refunds", "reship": "/reships", "notice": "/notices", "reserve": "/reservations",
@@ -246,7 +249,7 @@ def audit(provider: Sequence[Effect], journal: Sequence[Series], expected: Itera
 class Evidence:
     """All that the verdict is reached from. ``windows`` and ``halves`` count kills as attributed;
     ``displaced`` maps W5 to W7 to True (held), False (broken) or nothing (not run); ``control_refunds_twice``
-    is the control's finding."""
+    is the control's finding; ``review`` counts what the reviewer did and was refused."""
 
     audit: Audit
     total: int
@@ -256,6 +259,8 @@ class Evidence:
     displaced: Mapping[str, bool] = field(default_factory=dict)
     control_refunds_twice: bool = False
     unanswered: Sequence[str] = ()
+    approvals: Approvals | None = None
+    review: Mapping[str, int] = field(default_factory=dict)
 
 
 class Judgement(NamedTuple):
@@ -279,6 +284,7 @@ def _broken(evidence: Evidence) -> list[str]:
     if evidence.concluded < evidence.total:
         said.append(f"{evidence.total - evidence.concluded} of {evidence.total} tickets did not conclude")
     said += [f"run {run} is quarantined and unanswered" for run in evidence.unanswered]
+    said += list(evidence.approvals.faults) if evidence.approvals is not None else []
     said += [f"{name} did not hold" for name, held in sorted(evidence.displaced.items()) if not held]
     return said
 
@@ -292,6 +298,7 @@ def _unproven(evidence: Evidence) -> list[str]:
     if not evidence.control_refunds_twice:
         said.append("the control did not refund twice: this provider would not show a duplicate")
     said += [f"{name} was not run" for name in DISPLACED if name not in evidence.displaced]
+    said += [f"no review came to: {how}" for how in REVIEWED if not evidence.review.get(how)]
     return said
 
 

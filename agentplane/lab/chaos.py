@@ -27,17 +27,21 @@ from agentplane.core.records import Record
 from agentplane.journal import leases, lists
 from agentplane.journal.store import read_only
 from agentplane.journal.tx import Tx
+from agentplane.lab import approvals
 from agentplane.lab.appliance_process import Appliance, now_us
 from agentplane.lab.books import Evidence, audit, judge, series_of
 from agentplane.lab.counterexample import Control, run_control
 from agentplane.lab.desk import Desk
 from agentplane.lab.incarnation import Incarnation
+from agentplane.lab.people import Reviewer, access_table, token_of
 from agentplane.lab.provider import audit as provider_audit
 from agentplane.lab.provider_process import Provider
 from agentplane.lab.report import Result, progress
 from agentplane.lab.schedule import Aim, Aiming, Memory, Target, targets
-from agentplane.lab.tickets import TICKETS, expected, provider_rules
+from agentplane.lab.tickets import REVIEWS, TICKETS, expected, provider_rules
 from agentplane.lab.windows import AtKill, Kill, at_kill, attribute
+from agentplane.work import tasks
+from agentplane.work.tasks import TaskRow
 
 KILLS = 12
 SECONDS = 55.0
@@ -45,6 +49,7 @@ SECONDS_A_KILL = 3.4
 SETTLED_S = 60.0
 OPEN_TICKETS = 2
 """Tickets in hand at a time: the last kill has to find one."""
+TASKS_MAX = 1_000
 APP = Path(__file__).with_name("app")
 
 
@@ -85,9 +90,13 @@ class Chaos:
         with contextlib.ExitStack() as stack:
             provider = stack.enter_context(Provider(self.directory / "provider.db"))
             self._prepare(provider)
-            desk = Desk(self.plane / "run" / "control.sock", provider.db)
+            socket_path = self.plane / "run" / "control.sock"
+            desk = Desk(socket_path, provider.db, token_of(self.plane, "ines", "operator", "supervisor"))
+            self.reviewer = Reviewer(socket_path, token_of(self.plane, "mara", "reviewer"), REVIEWS)
             stack.callback(desk.stop)
+            stack.callback(self.reviewer.stop)
             desk.start()
+            self.reviewer.start()
             self._kill_all(list(targets(self.seed, self.kills_wanted)), provider, desk)
             self._finish(desk, provider)
             provider.clear()
@@ -102,7 +111,8 @@ class Chaos:
         for path in [self.plane, *self.plane.rglob("*")]:
             path.chmod(0o755 if path.is_dir() else 0o644)
         (self.plane / "plane.toml").write_text(
-            f'name = "lab"\ndrain_secs = 20\nlease_ttl_secs = 10\n\n[settings]\nprovider_url = "{provider.url}"\n',
+            f'name = "lab"\ndrain_secs = 20\nlease_ttl_secs = 10\n\n[settings]\nprovider_url = "{provider.url}"\n'
+            + access_table(),
             encoding="utf-8",
         )
         for ticket in TICKETS:
@@ -248,6 +258,8 @@ class Chaos:
             arrivals = provider_audit.arrivals(book)
         settled = [ticket for ticket in TICKETS if desk.ended.get(ticket.ticket) == "succeeded"]
         found = audit(effects, series_of(records), [each for ticket in settled for each in expected(ticket)])
+        needed = [each.order for each in settled if each.needs_a_person]
+        allowed = approvals.reconcile(self._tasks(), records, effects, needed)
         tickets = {each.order for each in TICKETS}
         refunds = [row for row in effects if row.path == "/refunds" and row.order in tickets]
         found = replace(found, refunds=len(refunds))
@@ -255,6 +267,7 @@ class Chaos:
         evidence = Evidence(
             found, len(TICKETS), len(settled), windows, halves, displaced, control.refunds_twice,
             unanswered=sorted(desk.quarantined - {desk.runs[each.ticket] for each in settled}),
+            approvals=allowed, review=dict(self.reviewer.met),
         )  # fmt: skip
         return Result(
             evidence, judge(evidence), control, kills=self.kills, handovers=self._handovers(records),
@@ -284,6 +297,10 @@ class Chaos:
         said += [f"missed {aim}" for aim in self.missed]
         (self.directory / "kills.txt").write_text("\n".join(said) + "\n", encoding="utf-8")
         return windows, halves
+
+    def _tasks(self) -> list[TaskRow]:
+        with self._reading() as read:
+            return read(lambda tx: [tasks.get(tx, one) for _, one in tasks.opened_since(tx, -1, TASKS_MAX)])
 
     def _records(self) -> Iterator[Record]:
         for store in [self.store, *sorted((self.directory / "scenes").glob("*.db"))]:

@@ -21,9 +21,12 @@ from agentplane.lab import chaos, report, sabotage
 from agentplane.lab.books import STATUS, Judgement
 from agentplane.lab.orders import driver
 from agentplane.lab.orders import report as orders_report
-from agentplane.lab.sabotage import ORDERS, REFUNDS
+from agentplane.lab.overnight import driver as overnight
+from agentplane.lab.overnight import report as overnight_report
+from agentplane.lab.sabotage import ORDERS, OVERNIGHT, REFUNDS
 
 KILLS_MAX: Final = 1000
+KILLS: Final = {REFUNDS: chaos.KILLS, ORDERS: driver.KILLS, OVERNIGHT: overnight.KILLS}
 
 
 class Said(NamedTuple):
@@ -37,10 +40,10 @@ class Said(NamedTuple):
 def demo(args: argparse.Namespace) -> int:
     """Run the lab, print its table or JSON, answer its verdict's status."""
     workload = _workload(args.workload, args.sabotage)
-    if workload == ORDERS and args.seconds is not None:
-        raise InvalidRequest("--seconds is of the refunds; the orders take about a second a kill.")
+    if workload != REFUNDS and args.seconds is not None:
+        raise InvalidRequest("--seconds is of the refunds; the others take as long as they have to do.")
     seed = args.seed if args.seed is not None else int.from_bytes(os.urandom(3), "big")
-    kills = args.kills if args.kills is not None else {REFUNDS: chaos.KILLS, ORDERS: driver.KILLS}[workload]
+    kills = args.kills if args.kills is not None else KILLS[workload]
     if not 0 <= kills <= KILLS_MAX:
         raise InvalidRequest(f"--kills is between 0 and {KILLS_MAX}.")
     keep: Path | None = args.keep
@@ -51,8 +54,7 @@ def demo(args: argparse.Namespace) -> int:
         source = sabotage.copy(args.sabotage, directory / "source") if args.sabotage else None
         say = not args.json or sys.stderr.isatty()
         if not args.json:
-            what = "thirty tickets" if workload == REFUNDS else f"{driver.count_of(kills)} orders"
-            print(f"{what}, {kills} SIGKILLs, seed {seed}", file=sys.stderr, flush=True)
+            print(f"{_what(workload, kills)}, {kills} SIGKILLs, seed {seed}", file=sys.stderr, flush=True)
         said = _run(workload, directory, seed, kills, args.seconds, source, say)
         if sys.stderr.isatty():
             print(file=sys.stderr)
@@ -74,6 +76,13 @@ def demo(args: argparse.Namespace) -> int:
         shutil.rmtree(directory, ignore_errors=True)
 
 
+def _what(workload: str, kills: int) -> str:
+    if workload == OVERNIGHT:
+        count, days = overnight.size_of(kills)
+        return f"{count} orders in {days} days"
+    return "thirty tickets" if workload == REFUNDS else f"{driver.count_of(kills)} orders"
+
+
 def _workload(asked: str | None, sabotaged: str | None) -> str:
     """The workload that was asked for, else that of the sabotage, else the refunds. Raises InvalidRequest."""
     wanted = sabotage.workload_of(sabotaged) if sabotaged else asked or REFUNDS
@@ -88,5 +97,8 @@ def _run(
     if workload == REFUNDS:
         refunds = chaos.run(directory, seed=seed, kills=kills, seconds=seconds, source=source, say=say)
         return Said(refunds.judgement, report.as_json(refunds), report.as_table(refunds))
+    if workload == OVERNIGHT:
+        nights = overnight.Nights(directory, seed=seed, kills=kills, source=source, say=say).run()
+        return Said(nights.judgement, overnight_report.as_json(nights), overnight_report.as_table(nights))
     done = driver.Shop(directory, seed=seed, kills=kills, source=source, say=say).run()
     return Said(done.judgement, orders_report.as_json(done), orders_report.as_table(done))

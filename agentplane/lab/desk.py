@@ -19,14 +19,18 @@ from agentplane.surface.client import HttpClient, Lost, Remote
 
 WORKERS = 4
 POLL_S = 0.15
+ANSWERS = ("reconcile", "reopen")
+"""What only a person may say."""
 CLOSED = ("succeeded", "failed", "cancelled", "abandoned")
 
 
 class Desk:
-    """``allowance`` paces the tickets, so that the last kill still finds one open."""
+    """``allow`` paces the tickets, so that the last kill still finds one open. ``person``: the token of whoever may
+    answer; what the desk does without it, a machine does."""
 
-    def __init__(self, socket_path: Path, provider_db: Path) -> None:
+    def __init__(self, socket_path: Path, provider_db: Path, person: str) -> None:
         self._socket = socket_path
+        self._person = person
         self._db = provider_db
         self._todo: queue.SimpleQueue[Ticket] = queue.SimpleQueue()
         self._allowed = threading.Semaphore(0)
@@ -85,6 +89,8 @@ class Desk:
             if view["status"] == "quarantined":
                 self.quarantined.add(run)
                 self._answer(ticket, run, view)
+            elif view["status"] == "suspended":
+                self._stopping.wait(POLL_S)
 
     def _submit(self, ticket: Ticket) -> str | None:
         body = {"capability": "tickets.settle", "input": ticket.request()}
@@ -132,7 +138,8 @@ class Desk:
     def _call(self, name: str, **options: Any) -> dict[str, Any] | None:
         """The answer, or None when there was none and it is to be asked again."""
         try:
-            return HttpClient(path=self._socket).call(name, **options)[1]
+            token = self._person if name in ANSWERS else None
+            return HttpClient(path=self._socket, token=token).call(name, **options)[1]
         except (Lost, Unreachable):
             self._stopping.wait(POLL_S)
         except Remote as refused:

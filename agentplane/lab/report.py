@@ -12,6 +12,7 @@ from typing import Any
 
 from agentplane.lab.books import DISPLACED, HALVES, WINDOWS, Evidence, Judgement
 from agentplane.lab.counterexample import Control
+from agentplane.lab.tickets import REVIEWED
 
 SCHEMA = "agentplane.demo/1"
 _WHAT = {
@@ -56,11 +57,22 @@ def as_json(result: Result) -> dict[str, Any]:
         "duplicates": len(evidence.audit.duplicates),
         "books_agree": evidence.audit.books_agree,
         "work": {"total": evidence.total, "concluded": evidence.concluded},
+        "approvals": _approvals(evidence),
         "control": {
             "refunds_twice": result.control.refunds_twice,
             "references": list(result.control.references),
         },
     }
+
+
+def _approvals(evidence: Evidence) -> dict[str, Any]:
+    found = evidence.approvals
+    if found is None:
+        return {}
+    return {
+        "asked": found.asked, "consumed": found.consumed, "agree": not found.faults,
+        "review": {name.replace(" ", "_"): evidence.review.get(name, 0) for name in REVIEWED},
+    }  # fmt: skip
 
 
 def _row(name: str, value: object, note: str = "") -> str:
@@ -76,6 +88,10 @@ def as_table(result: Result) -> str:
     rows.append(_row("refunds", found.refunds, f"{result.refunded_minor / 100:,.2f} EUR"))
     rows.append(_row("paid or sent twice", len(found.duplicates)))
     rows.append(_row("books agree", "yes" if found.books_agree else "NO"))
+    if evidence.approvals is not None:
+        agree = "each with what was allowed" if not evidence.approvals.faults else "and NOT as they were allowed"
+        rows.append(_row("approvals consumed", f"{evidence.approvals.consumed}/{evidence.approvals.asked}", agree))
+        rows += [_row(f"  {name}", evidence.review.get(name, 0)) for name in REVIEWED]
     rows.append(_row("replays at the provider", found.replays))
     rows.append(_row("handovers", result.handovers, "a run taken over by the next process"))
     rows.append(_row("SIGKILLs", result.kills))

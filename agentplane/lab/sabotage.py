@@ -81,16 +81,40 @@ SABOTAGES: Final[dict[str, tuple[Mutation, ...]]] = {
             '        return StepResult(cx.step, "failed", fault=fault_of(',
         ),
     ),
+    # One approval allows as many refunds as are asked for under it.
+    "approve-twice": (
+        (
+            "engine/approvals.py",
+            "    if consumed is not None and consumed != (spot, approval.digest):\n",
+            "    if False:\n",
+        ),
+        (
+            "journal/worklist.py",
+            '        "OR (used_step = ?1 AND used_phase = ?2 AND used_ordinal = ?3))",\n',
+            '        "OR 1)",\n',
+        ),
+    ),
+    # An event is claimed for a wait, and the wait is not ended by it.
+    "drop-event": (
+        (
+            "engine/delivery.py",
+            "                return self.waker.wake(tx, waiter.run,",
+            "                events.consume(tx, event, waiter.run, waiter.key)\n"
+            "                return None and (tx, waiter.run,",
+        ),
+    ),
 }
 
 REFUNDS: Final = "refunds"
 ORDERS: Final = "orders"
-WORKLOADS: Final = (REFUNDS, ORDERS)
+OVERNIGHT: Final = "overnight"
+WORKLOADS: Final = (REFUNDS, ORDERS, OVERNIGHT)
+_OTHER: Final = {"unwind-under-doubt": ORDERS, "commit-by-forgetting": ORDERS, "drop-event": OVERNIGHT}
 
 
 def workload_of(name: str) -> str:
     """The workload that must end FAIL under the sabotage."""
-    return ORDERS if name in ("unwind-under-doubt", "commit-by-forgetting") else REFUNDS
+    return _OTHER.get(name, REFUNDS)
 
 
 def copy(name: str, into: Path) -> Path:

@@ -4,12 +4,13 @@ book after.
 It owns the fixture: 18 refunds of 2,042.04 together (three of them over 300), 9 reships, 3 escalations. It
 refuses randomness: the list is the same in every run, so that two runs can be compared order by order. Its
 invariant: every ticket makes at least two provider calls, ten of the thirty are settled under ``reconcile``
-(6 refunds, 3 reships, 1 escalation), exactly one refund under ``operator``, the rest under ``idempotent``.
+(6 refunds, 3 reships, 1 escalation), exactly one refund under ``operator``, the rest under ``idempotent``; the
+three refunds over 300 wait for a person, and each of them meets the reviewer in another way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -17,6 +18,13 @@ CURRENCY = "EUR"
 COUNT = 30
 OPERATOR_TICKET = 13  # a refund, counted from zero, that is not one of the reconciled third
 LATE_MS = 300  # how long after its arrival a reconciled ticket's call commits
+CEILING_MINOR = 30_000  # a refund above it waits for a person
+AMENDED_MINOR = 25_000  # what the person makes of the refund that they amend
+TWICE, LATE, AMENDED = "decided twice", "decided late", "amended"
+MACHINE, STALE, ANSWERED = "a machine refused", "stale_version", "already_answered"
+REVIEWED = (TWICE, LATE, AMENDED, MACHINE, STALE, ANSWERED)
+"""What the reviewer does, and what they are refused on the way: nobody stood behind it, the task had changed since it
+was read, it had its decision."""
 
 # One desk's ten tickets, three times over. Ten and three share no factor, so "every third ticket" meets each
 # position once: the reconciled third has the same mixture as the whole.
@@ -58,6 +66,11 @@ class Ticket:
         """The key it is submitted under, however often."""
         return f"desk-{self.ticket}"
 
+    @property
+    def needs_a_person(self) -> bool:
+        """Whether it is a refund that somebody has to allow."""
+        return self.kind == "refund" and self.amount_minor > CEILING_MINOR
+
     def request(self) -> dict[str, Any]:
         """The input of the capability ``tickets.settle``."""
         return asdict(self)
@@ -86,13 +99,18 @@ def _generate() -> Iterator[Ticket]:
 
 
 TICKETS: tuple[Ticket, ...] = tuple(_generate())
+REVIEWS: Mapping[str, str] = dict(
+    zip((each.order for each in TICKETS if each.needs_a_person), (TWICE, LATE, AMENDED), strict=True)
+)
+"""What the reviewer does with each of the three, by order."""
 
 
 def expected(ticket: Ticket) -> tuple[Expected, ...]:
     """What the provider's book must hold, once each, for a settled ticket."""
     notice = Expected("/notices", ticket.order, None)
     if ticket.kind == "refund":
-        return Expected("/refunds", ticket.order, ticket.amount_minor), notice
+        amended = REVIEWS.get(ticket.order) == AMENDED
+        return Expected("/refunds", ticket.order, AMENDED_MINOR if amended else ticket.amount_minor), notice
     if ticket.kind == "reship":
         return Expected("/reships", ticket.order, None), notice
     return (notice,)

@@ -16,6 +16,7 @@ import msgspec
 from agentplane.core.errors import JournalCorrupt
 from agentplane.core.instants import to_text
 from agentplane.engine import acts
+from agentplane.engine.plane import wall_ms
 from agentplane.journal import lists, obligations
 from agentplane.journal.tx import Tx
 from agentplane.surface.asking import Ask, Body, Host, Reply, schema
@@ -124,11 +125,16 @@ CONDITIONS: Final = (
     ),
     Condition(
         "event.dead_lettered",
-        lambda tx, limit: [row.event for row in events.dead_letters(tx, limit)],
-        "compare its keys with what runs wait for: agentplane events dead-letters, agentplane waiting",
+        lambda tx, limit: [
+            row.event for row in events.dead_letters(tx, limit) if (row.ended_ms or 0) >= tx.now_ms - LETTERS_TOLD_MS
+        ],
+        "compare its keys with what runs wait for: agentplane events dead-letters, agentplane waiting; it is told of "
+        "for a week",
         lambda tx, event: "agentplane events dead-letters",
     ),
 )  # fmt: skip
+LETTERS_TOLD_MS: Final = 7 * 86_400_000
+"""How long a dead letter is a condition: no verb ends it, and it stays in its list."""
 NOT_CHECKED: Final = ("drill", "push")
 """What later builds look for."""
 
@@ -145,7 +151,10 @@ async def attention(host: Host, ask: Ask) -> Reply:
 async def conditions(host: Host, limit: int) -> list[Body]:
     """The conditions that hold now, of committed rows and of the process that serves."""
 
+    now_ms = wall_ms() if host.plane is None else host.plane.world.now_ms()
+
     def body(tx: Tx) -> list[Body]:
+        tx.now_ms = now_ms
         found: list[Body] = []
         for one in CONDITIONS:
             subjects = one.find(tx, limit)

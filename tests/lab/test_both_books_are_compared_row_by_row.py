@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from agentplane.lab.approvals import Approvals
 from agentplane.lab.books import (
     DISPLACED,
     FAIL,
@@ -22,7 +23,7 @@ from agentplane.lab.books import (
     judge,
     series_of,
 )
-from agentplane.lab.tickets import Expected
+from agentplane.lab.tickets import REVIEWED, Expected
 from lab.lab_rows import done, failed, paid, settled, started
 
 
@@ -164,6 +165,8 @@ GOOD = Evidence(
     halves=dict.fromkeys(HALVES, 1),
     displaced=dict.fromkeys(DISPLACED, True),
     control_refunds_twice=True,
+    approvals=Approvals(3, 3, 1),
+    review=dict.fromkeys(REVIEWED, 1),
 )
 
 TWICE = audit([paid("rf_1"), paid("rf_2", key="k-2")], series_of([started(), done()]))
@@ -174,6 +177,7 @@ BROKEN = {
     "did not conclude": {"concluded": 29},
     "unanswered": {"unanswered": ("run_x",)},
     "W6 did not hold": {"displaced": {"W5": True, "W6": False, "W7": True}},
+    "consumed at 2 places": {"approvals": Approvals(faults=("order A-1: its approval was consumed at 2 places",))},
 }
 UNPROVEN = {
     **{f"no kill fell into {name}": {"windows": {**GOOD.windows, name: 0}} for name in WINDOWS},
@@ -181,6 +185,7 @@ UNPROVEN = {
     "replayed nothing": {"audit": Audit(refunds=18)},
     "would not show a duplicate": {"control_refunds_twice": False},
     "W5 was not run": {"displaced": {"W6": True, "W7": True}},
+    **{f"no review came to: {how}": {"review": {**GOOD.review, how: 0}} for how in REVIEWED},
 }
 
 

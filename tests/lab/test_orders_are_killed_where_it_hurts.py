@@ -91,4 +91,4 @@ def test_the_command_line_knows_every_sabotage() -> None:
     choices = {action.dest: action.choices for action in demo._actions}
     assert set(choices["sabotage"]) == set(sabotage.SABOTAGES)
     assert tuple(choices["workload"]) == sabotage.WORKLOADS
-    assert Counter(map(sabotage.workload_of, sabotage.SABOTAGES)) == {"refunds": 4, "orders": 2}
+    assert Counter(map(sabotage.workload_of, sabotage.SABOTAGES)) == {"refunds": 5, "orders": 2, "overnight": 1}

@@ -29,7 +29,8 @@ def demo(*args: str) -> tuple[int, dict[str, object], str]:
 
 
 def test_thirty_tickets_survive_every_window() -> None:
-    """PASS: nothing twice, both books agree, a kill in each window, a replay, and a control that pays twice."""
+    """PASS: nothing twice, both books agree, a kill in each window, a replay, a control that pays twice, and every
+    refund above the ceiling with its one approval."""
     status, said, _ = demo()
     assert (status, said["verdict"]) == (0, "PASS")
     assert said["work"] == {"total": 30, "concluded": 30} and said["refunds"] == 18 and said["duplicates"] == 0
@@ -37,6 +38,13 @@ def test_thirty_tickets_survive_every_window() -> None:
     kills = said["kills"]
     assert isinstance(kills, dict) and all(kills[window] > 0 for window in ("W1", "W2", "W3", "W4"))
     assert said["windows"] == {"W5": "held", "W6": "held", "W7": "held"}
+    approvals = said["approvals"]
+    assert isinstance(approvals, dict) and (approvals["asked"], approvals["consumed"], approvals["agree"]) == (
+        3,
+        3,
+        True,
+    )
+    assert all(approvals["review"].values())
     control = said["control"]
     assert isinstance(control, dict) and control["refunds_twice"] is True and len(control["references"]) == 2
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from agentplane.lab.approvals import Approvals
 from agentplane.lab.books import DISPLACED, HALVES, WINDOWS, Audit, Evidence, judge
 from agentplane.lab.counterexample import Control
 from agentplane.lab.report import Result, as_json, as_table, progress
-from agentplane.lab.tickets import Expected
+from agentplane.lab.tickets import REVIEWED, Expected
 
 
 def result(**found: object) -> Result:
@@ -14,6 +15,7 @@ def result(**found: object) -> Result:
         Audit(refunds=18, replays=7, **found),  # type: ignore[arg-type]
         total=30, concluded=30, windows=dict.fromkeys(WINDOWS, 3), halves=dict.fromkeys(HALVES, 1),
         displaced=dict.fromkeys(DISPLACED, True), control_refunds_twice=True,
+        approvals=Approvals(3, 3, 1), review=dict.fromkeys(REVIEWED, 1),
     )  # fmt: skip
     control = Control(True, ("rf_000001", "rf_000002"))
     return Result(evidence, judge(evidence), control, 13, 20, 42.5, 7, 204_204)
@@ -32,8 +34,15 @@ def test_the_json_has_exactly_the_promised_members() -> None:
         "duplicates": 0,
         "books_agree": True,
         "work": {"total": 30, "concluded": 30},
+        "approvals": {
+            "asked": 3, "consumed": 3, "agree": True,
+            "review": {
+                "decided_twice": 1, "decided_late": 1, "amended": 1, "a_machine_refused": 1, "stale_version": 1,
+                "already_answered": 1,
+            },
+        },
         "control": {"refunds_twice": True, "references": ["rf_000001", "rf_000002"]},
-    }
+    }  # fmt: skip
 
 
 def test_the_table_shows_the_references_and_the_reasons() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from agentplane.lab.provider.faults import parse_rule
-from agentplane.lab.tickets import TICKETS, expected, provider_rules
+from agentplane.lab.tickets import AMENDED, AMENDED_MINOR, LATE, REVIEWS, TICKETS, TWICE, expected, provider_rules
 
 
 def test_there_are_eighteen_refunds_nine_reships_and_three_escalations() -> None:
@@ -25,11 +25,19 @@ def test_a_third_reconciles_and_one_needs_a_person() -> None:
     assert [each.kind for each in TICKETS if each.recovery == "operator"] == ["refund"]
 
 
+def test_three_refunds_wait_for_a_person_each_in_its_way() -> None:
+    """The three above the ceiling: one is decided twice, one late, one amended."""
+    above = [each.order for each in TICKETS if each.needs_a_person]
+    assert list(REVIEWS) == above and list(REVIEWS.values()) == [TWICE, LATE, AMENDED]
+    assert {each.recovery for each in TICKETS if each.needs_a_person} == {"reconcile", "operator"}
+
+
 def test_a_settled_ticket_leaves_known_rows_at_the_provider() -> None:
-    """A refund or reship and a notice, or a notice alone; amounts only where money moves."""
+    """A refund or reship and a notice, or a notice alone; amounts only where money moves, and what a person amends is
+    what the book must hold."""
     rows = [row for each in TICKETS for row in expected(each)]
     assert Counter(row.path for row in rows) == {"/refunds": 18, "/reships": 9, "/notices": 30}
-    assert sum(row.amount_minor or 0 for row in rows) == 204_204
+    assert sum(row.amount_minor or 0 for row in rows) == 204_204 - 30_575 + AMENDED_MINOR
 
 
 def test_the_providers_rules_for_tickets_are_rules_it_accepts() -> None:

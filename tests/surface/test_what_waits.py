@@ -11,10 +11,14 @@ from typing import Any
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from agentplane import Budget, Recovery, RetryPolicy, effect, skill
 from agentplane.core.records import Basis
 from agentplane.surface.access import EVERY_ROLE, Who
+from agentplane.surface.attention import conditions
+from stories.scenes import opened
+from stories.waiting_scenes import DAY_MS, asking, deliver, refunding
 from surface import doors
 from surface.doors import Answer, Door, door
 from surface.terminals import Plane as Terminal
@@ -281,3 +285,39 @@ def test_the_terminal_says_what_waits(tmp_path: Path, monkeypatch: pytest.Monkey
         assert said.status == 2 and len(lines) <= 2 and "Traceback" not in said.err, (said.status, said.err)
     raised = plane.verb("replay", run, "--raise", "max_effects=9", "--reason", "it is worth it")
     assert raised.status == 0 and len(json.loads(raised.out)["output"]) == 4, raised.err
+
+
+async def test_a_window_that_is_over_and_a_dead_letter_are_told_by_the_planes_own_clock(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    """An open task past its window is overdue before any sweep has looked; a dead letter is told of for a week, and
+    stays in its list."""
+
+    class Host:
+        """A terminal's: what the process itself knows is not asked."""
+
+        serving = False
+
+        def __init__(self, plane: Any) -> None:
+            self.plane = plane
+
+        async def read(self, body: Any) -> Any:
+            return await self.plane.read(body)
+
+        def faults(self) -> dict[str, list[str]]:
+            return {}
+
+    async with opened(tmp_path, asking(refunding([]), due=60), recover=False) as plane:
+        await plane.run("story.ask", {"order": "O-1", "amount": 5})
+        await deliver(plane, "O-9")
+        now_ms = plane.world.now_ms()
+
+        async def told(at_ms: int) -> set[str]:
+            plane.world.now_ms = lambda: at_ms
+            return {one["condition"] for one in await conditions(Host(plane), 10)}  # type: ignore[arg-type]
+
+        assert await told(now_ms) == set() and await told(now_ms + 61_000) == {"task.overdue"}
+        plane.world.now_ms = lambda: now_ms + 8 * DAY_MS
+        await plane.sweep.tick(now_ms + 8 * DAY_MS)
+        assert "event.dead_lettered" in await told(now_ms + 6 * DAY_MS)
+        assert "event.dead_lettered" not in await told(now_ms + 8 * DAY_MS)

@@ -2,20 +2,27 @@
 
 The application of the crash lab, written as an author would write one. It owns the provider's calls and says
 of each how it recovers: most are recognised by their key, some can only be asked after, one needs a person.
-It refuses to guess: an answer that names no reference is an error of the effect, not of the ticket.
+It refuses to guess: an answer that names no reference is an error of the effect, not of the ticket. A refund above the
+ceiling is a person's to allow; what acts on that is written carelessly on purpose and acts twice, so that a plane
+which let one approval pay twice would pay twice here.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
-from agentplane import Call, DidNotHappen, Landed, Recovery, Step, effect, skill
+from agentplane import ApprovalRefused, Call, DidNotHappen, Landed, Proposal, Recovery, Step, effect, skill
+from agentplane.authoring.types import CallDescription
 
 # A provider that commits late may show a refund so long after it was asked: no earlier probe counts (P5).
 ASK_TIMEOUT_S = 2
 ASK_SETTLE_S = 1
+CEILING_MINOR = 30_000
+REVIEW_S = 5
+"""How long a reviewer has before their supervisors are asked as well."""
 
 
 class Ticket(msgspec.Struct, forbid_unknown_fields=True):
@@ -114,13 +121,30 @@ RESHIPS = {"idempotent": reship_keyed, "reconcile": reship_asked}
 NOTICES = {"idempotent": notice_keyed, "reconcile": notice_asked, "operator": notice_keyed}
 
 
+async def allowed(cx: Step, ticket: Ticket, call: CallDescription) -> dict[str, Any]:
+    """A refund that a person allows, as they allow it; without a reference where they do not."""
+    decision = await cx.task(
+        Proposal(
+            summary=f"Refund order {ticket.order}: it is above the ceiling.", action=call, cost=ticket.amount_minor,
+            due=REVIEW_S, on_expiry="escalate", escalate_to=["supervisor"],
+        )
+    )  # fmt: skip
+    if not decision.approved:
+        return {"id": None}
+    done: dict[str, Any] = await cx.do(call, approval=decision)
+    with suppress(ApprovalRefused):
+        await cx.do(call, approval=decision)  # the careless second act: one approval is one refund
+    return done
+
+
 @skill("tickets.settle")
 async def settle(cx: Step, ticket: Ticket) -> dict[str, Any]:
     """Settle one ticket; answers the provider's references."""
     await cx.do(look(order=ticket.order))
     if ticket.kind == "refund":
         refund = REFUNDS[ticket.recovery]
-        done = await cx.do(refund(order=ticket.order, amount_minor=ticket.amount_minor, currency=ticket.currency))
+        call = refund(order=ticket.order, amount_minor=ticket.amount_minor, currency=ticket.currency)
+        done = await (cx.do(call) if ticket.amount_minor <= CEILING_MINOR else allowed(cx, ticket, call))
         text = f"Your refund is {done['id']}."
     elif ticket.kind == "reship":
         done = await cx.do(RESHIPS[ticket.recovery](order=ticket.order))
