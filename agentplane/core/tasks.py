@@ -117,13 +117,20 @@ def stale(named: str | None, version: str | None) -> Refusal | None:
 def _ineligible(facts: TaskFacts, who: Reviewer, people: People) -> Refusal | None:
     if facts.four_eyes and (who.machine or is_nobody(who.actor, who.own)):
         return Excluded(f"No person stands behind {who.actor}, and the task asks for a second one.")
-    if any(same_person(who.actor, name, people, own=who.own) for name in facts.excluded):
+    if any(_is_kept_out(name, who, people) for name in facts.excluded):
         return Excluded(f"{who.actor} is among those who may not decide this task.")
     if not any(_is_for(name, who, people) for name in facts.audience):
         return WrongRole(f"The task is for {', '.join(facts.audience) or 'nobody'}, and {who.actor} is none of them.")
     if _rank(who.basis) < _rank(facts.least_basis):
         return BasisTooWeak(f"The task asks for an identity that is {facts.least_basis}; this one is {who.basis}.")
     return None
+
+
+def _is_kept_out(name: str, who: Reviewer, people: People) -> bool:
+    """A name that is excluded is a role's, a group's, or whoever may be that person."""
+    if name in who.roles or name in who.groups:
+        return True
+    return name not in ROLES and same_person(who.actor, name, people, own=who.own)
 
 
 def _is_for(name: str, who: Reviewer, people: People) -> bool:

@@ -15,6 +15,7 @@ from agentplane.core import bounds
 from agentplane.core.correlation import keys_data, keys_from
 from agentplane.core.errors import InvalidRequest
 from agentplane.core.history import AWAIT as KIND
+from agentplane.core.history import WAITS
 from agentplane.core.instants import from_text, to_text
 from agentplane.engine.sleeping import Members, ended, instant_in, instant_ms, never, waiting_effect
 from agentplane.engine.waits import Wait
@@ -49,8 +50,8 @@ async def event(
     if found.get("timed_out"):
         raise WaitTimedOut(kind, str(found["until"]))
     return Event(
-        id=found["id"], kind=found["kind"], source=found["source"], payload=found["payload"],
-        correlation=found["correlation"], received_ms=from_text(found["received"]),
+        id=found["id"] or "", kind=found["kind"], source=found["source"], payload=found["payload"],
+        correlation=found["correlation"] or {}, received_ms=from_text(found["received"]),
     )  # fmt: skip
 
 
@@ -69,14 +70,19 @@ async def _until(
             "minutes or seconds."
         )
     if deadline is not None:
-        return registered(cx, deadline)
+        return registered(cx, deadline, "until")
     if until is not None:
         return instant_ms(until, "cx.event")
     return await instant_in(cx, within_s or 0.0, "The end of an event wait")
 
 
-def registered(cx: StepContext, name: str) -> int:
-    """When the deadline that this run registered under ``name`` is due, ms UTC. Raises InvalidRequest."""
+def registered(cx: StepContext, name: str, member: str) -> int:
+    """When the deadline that this run registered under ``name`` is due, ms UTC. A wait that is recorded at this place
+    says so itself, in ``member`` of its arguments: the name may be another promise's since. Raises InvalidRequest."""
+    known = cx.live.history.series.get(cx.next_spot)
+    args = None if known is None or known.first.descriptor.kind not in WAITS else known.first.descriptor.args
+    if isinstance(args, dict) and isinstance(args.get(member), str):
+        return from_text(str(args[member]))
     found = cx.live.history.deadlines.get(name)
     if found is None:
         have = ", ".join(sorted(cx.live.history.deadlines)) or "none"

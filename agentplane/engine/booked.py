@@ -16,7 +16,7 @@ from agentplane.authoring.effect import Effect
 from agentplane.authoring.types import CallDescription
 from agentplane.core.dispositions import Disposition
 from agentplane.core.errors import InvalidRequest, Refusal, Row
-from agentplane.core.history import Spot
+from agentplane.core.history import Series, Spot
 from agentplane.core.records import EffectDone, EffectFailed, EffectStarted, Fault
 from agentplane.core.recovery import Mode
 from agentplane.core.retry import RetryPolicy
@@ -68,6 +68,9 @@ async def booked(cx: StepContext, call: CallDescription, prepare: Prepare) -> An
             # No commit leaves it: the records are not what this build writes.
             half = f"step {spot.step}, ordinal {spot.ordinal}: half of an entry on the books"
             raise cx.latching(Quarantine(half, "journal_corrupt"))
+        if not cx.live.strict and cx.dispatcher.is_asked_again(series, bound):
+            # A person asked a refusal again: it is made from what stands now, as the first time.
+            await cx.within(_enter_it, cx, spot, bound, prepare, series)
         return await cx.one(spot, bound)
     if cx.live.strict:
         raise cx.latching(WouldPerform(f"step {spot.step}, ordinal {spot.ordinal}: the history has nothing there"))
@@ -75,12 +78,13 @@ async def booked(cx: StepContext, call: CallDescription, prepare: Prepare) -> An
     return await cx.one(spot, bound)
 
 
-async def _enter_it(cx: StepContext, spot: Spot, bound: Bound, prepare: Prepare) -> None:
+async def _enter_it(cx: StepContext, spot: Spot, bound: Bound, prepare: Prepare, series: Series | None = None) -> None:
     live, dispatcher = cx.live, cx.dispatcher
     live.hear_cancel(deaf=dispatcher.deaf)
     await live.room(deaf=dispatcher.deaf)
     await live.log.room()
-    members, _ = dispatcher.announcement(spot, bound, 1, 0, None)
+    attempt = 1 if series is None else series.first.attempt + len(series.trials)
+    members, _ = dispatcher.announcement(spot, bound, attempt, 0, series)
     dispatcher.within_budget(spot, members)
     try:
         await _append(live.read, live.log.barrier, members, prepare, live.world.now_ms)

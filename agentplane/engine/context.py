@@ -307,9 +307,9 @@ class StepContext:
         return spot
 
     @property
-    def last_spot(self) -> Spot:
-        """The place that was taken last."""
-        return Spot(self.step, self.phase, self._ordinal - 1)
+    def next_spot(self) -> Spot:
+        """The place that the next call takes."""
+        return Spot(self.step, self.phase, self._ordinal)
 
     def latching(self, ending: E) -> E:
         """``ending``, latched when it is a stop (P12)."""

@@ -17,8 +17,8 @@ from agentplane.core import ids
 from agentplane.core.canonical import encode
 from agentplane.core.cloudevents import Incoming
 from agentplane.core.correlation import event_dedup
-from agentplane.core.errors import Held
-from agentplane.engine.waits import Ending
+from agentplane.core.errors import Held, InvalidEvent
+from agentplane.engine.waits import came
 from agentplane.engine.waking import May, Trying, Waker
 from agentplane.journal import lists
 from agentplane.journal.leases import Lease
@@ -50,6 +50,8 @@ class Delivery:
         world = self.waker.runs.world
         event = ids.new_id("evt", world.now_ms(), os.urandom(10))
         payload = encode(incoming.payload)
+        if any(secret in payload for secret in world.secrets.handed_out()):
+            raise InvalidEvent("The event holds a secret that this plane was handed; nothing of it was stored.")
         dedup = event_dedup(source, incoming.producer, incoming.id)
 
         def unit(tx: Tx, trying: Trying) -> tuple[Delivered, Lease | None]:
@@ -93,7 +95,7 @@ class Delivery:
             waited_for = True
             may = self.waker.may(tx, waiter.run)
             if may is May.NOW:
-                ending = Ending(output=events.as_output(row), source=row.source, event=event)
+                ending = came(row)
                 return self.waker.wake(tx, waiter.run, waiter.key, ending, trying)
             if may is May.LATER:
                 break  # it is the oldest, and looks itself before it suspends

@@ -158,7 +158,9 @@ async def _begin(
         halted=lambda: state.paused is not None or store.held is not None or runs.gate.draining,
     )
     delivery = Delivery(waker)
-    sweep = Sweep(waker, Duties(waker), Redelivery(delivery, kept_s), Scheduler(runs, schedules), every_s)
+    sweep = Sweep(
+        waker, Duties(waker), Redelivery(delivery, kept_s), Scheduler(runs, schedules, halted=waker.halted), every_s
+    )
     clock = ClockWatch(world, store.found.last_ms)
     nursery.start_soon(clock.forever)
     nursery.start_soon(runs.renew_forever)

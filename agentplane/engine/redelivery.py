@@ -14,7 +14,7 @@ import trio
 
 from agentplane.core import bounds
 from agentplane.engine.delivery import Delivery
-from agentplane.engine.waits import Ending
+from agentplane.engine.waits import Ending, came
 from agentplane.engine.waking import May, Trying
 from agentplane.journal.leases import Lease
 from agentplane.journal.tx import Tx
@@ -90,9 +90,7 @@ class Redelivery:
             return None
         if self.waker.may(tx, row.run) is not May.NOW:
             return None
-        return self.waker.wake(
-            tx, row.run, row.key, Ending(output=events.as_output(row), source=row.source, event=event)
-        )
+        return self.waker.wake(tx, row.run, row.key, came(row))
 
     def _tell(self, tx: Tx, task: str) -> Lease | None:
         row = tasks.get(tx, task)

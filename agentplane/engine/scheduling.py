@@ -7,11 +7,12 @@ it, so that a kill between the two repeats a key and not the work.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import trio
 
 from agentplane.core import bounds
 from agentplane.core.errors import AgentplaneError, DuplicateAdmission, StoreFailed
@@ -43,7 +44,11 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
 class Scheduler:
     """Of one plane. ``faults``: the schedules that could not be admitted at the last try, and why."""
 
-    def __init__(self, runs: Runs, plan: Sequence[Schedule] = (), *, max_admitted: int = bounds.MAX_ADMITTED) -> None:
+    def __init__(
+        self, runs: Runs, plan: Sequence[Schedule] = (), *, halted: Callable[[], bool] = lambda: False,
+        max_admitted: int = bounds.MAX_ADMITTED,
+    ) -> None:  # fmt: skip
+        self.halted = halted
         self.runs = runs
         self.plan = list(plan)
         self.max_admitted = max_admitted
@@ -79,6 +84,8 @@ class Scheduler:
         found = one.cron.due_between(last_ms, now_ms, bounds.SCHEDULE_MISSED_MAX)
         wanted = missed(one.missed, found, now_ms)
         for due_ms in wanted[:ADMITTED_A_TICK]:
+            if self.halted():
+                return  # a drain or a pause began in the middle of the tick: the rest is the next process's
             run = await self._admit(one, due_ms)
             if run is not None:
                 ticked.admitted.append(run)
@@ -95,7 +102,9 @@ class Scheduler:
             correlate=None if one.correlate is None else dict(one.correlate),
         )  # fmt: skip
         try:
-            admission, _ = await admit(self.runs, wanted, max_admitted=self.max_admitted)
+            # Cut between the commit and the beginning, a run would stand admitted with nobody to execute it.
+            with trio.CancelScope(shield=True):
+                admission, _ = await admit(self.runs, wanted, max_admitted=self.max_admitted)
         except DuplicateAdmission:
             return None  # its input was another when the instant was admitted: once is once
         return admission.run if admission.admitted else None

@@ -21,13 +21,13 @@ from agentplane.engine.duties import Duties
 from agentplane.engine.redelivery import Redelivery
 from agentplane.engine.runs import Runs
 from agentplane.engine.scheduling import Scheduler
-from agentplane.engine.waits import time_is_up
+from agentplane.engine.waits import Ending, came, time_is_up
 from agentplane.engine.waking import May, Waker
-from agentplane.journal import appends, leases, lists, obligations, rows, timers
+from agentplane.journal import appends, leases, lists, obligations, rows, subscriptions, timers
 from agentplane.journal.leases import Lease
 from agentplane.journal.timers import Timer
 from agentplane.journal.tx import Tx
-from agentplane.work import tasks
+from agentplane.work import events, tasks
 
 T = TypeVar("T")
 TICK_S = 1.0
@@ -201,10 +201,19 @@ class Sweep:
         suspended: its own unit of suspension looks."""
         if self.waker.may(tx, timer.run) is not May.NOW:
             return None
+        ending = self._came_before(tx, timer) if timer.waits_for_event else None
         if not timers.disarm(tx, timer.run, timer.key):
             return None
         kind = AWAIT if timer.waits_for_event else SLEEP
-        return self.waker.wake(tx, timer.run, timer.key, time_is_up(kind, timer.due_ms))
+        return self.waker.wake(tx, timer.run, timer.key, ending or time_is_up(kind, timer.due_ms))
+
+    def _came_before(self, tx: Tx, timer: Timer) -> Ending | None:
+        """What came before the time that is over, while nothing could be woken."""
+        for waiter in subscriptions.of_run(tx, timer.run):
+            if waiter.key == timer.key:
+                event = events.oldest(tx, waiter.kind, waiter.keys, waiter.sender)
+                return None if event is None else came(event)
+        return None
 
 
 def _behind(body: Callable[[Tx, str], T], one: str) -> Callable[[Tx], T]:

@@ -51,8 +51,8 @@ async def task(cx: StepContext, proposal: Proposal) -> Decision:
 
 def decision(cx: StepContext, proposal: Proposal, found: dict[str, Any]) -> Decision:
     """The decision as recorded; its ``call`` is the one in force, with a reviewer's amendment in it."""
-    spot = cx.last_spot
-    series = cx.live.history.series[spot]
+    following = cx.next_spot
+    series = cx.live.history.series[following._replace(ordinal=following.ordinal - 1)]
     done = series.output_record()
     by = getattr(done, "by", None)
     call = proposal.action
@@ -72,7 +72,7 @@ async def _due(cx: StepContext, proposal: Proposal) -> int | None:
     if due is None:
         return None
     if isinstance(due, str):
-        return registered(cx, due)
+        return registered(cx, due, "due")
     if proposal.due_is_relative:
         return await instant_in(cx, proposal.due_in_s, "The window of a task")
     return instant_ms(due, "A proposal's due")

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from agentplane.core import canonical
 from agentplane.core.dispositions import Disposition
 from agentplane.core.effects import Phase
 from agentplane.core.errors import WaitDue
@@ -26,6 +27,8 @@ from agentplane.journal.tx import Tx
 from agentplane.work import events, tasks
 
 REASONS_SHOWN = 3
+WITHHELD = ("payload", "correlation", "id", "reason", "amendment", "answer")
+"""What others wrote of an ending, and so may hold a secret that an effect was handed."""
 
 
 class Wait(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,8 +58,16 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     by: Actor | None = None
     event: str | None = None
 
-    def members(self) -> dict[str, object]:
+    def members(self, secrets: tuple[bytes, ...] = ()) -> dict[str, object]:
+        """What the outcome says of it; of what holds one of ``secrets`` only that it came."""
         members: dict[str, object] = {"output": self.output}
+        raw = canonical.encode(self.output)
+        if any(secret in raw for secret in secrets):
+            kept = self.output if isinstance(self.output, dict) else {}
+            members = {
+                "output": {name: None if name in WITHHELD else value for name, value in kept.items()},
+                "withheld": [name for name in WITHHELD if name in kept],
+            }
         if self.source is not None:
             members["source"] = self.source
         if self.by is not None:
@@ -121,7 +132,7 @@ def _found(tx: Tx, wait: Wait, run: str, *, trusted: bool) -> Ending | None:
     if wait.kind == AWAIT:
         event = events.oldest(tx, wait.event_kind, wait.keys, wait.sender)
         if event is not None:
-            return Ending(output=events.as_output(event), source=event.source, event=event.event)
+            return came(event)
     if wait.kind == TASK:
         row = tasks.decided_at(tx, run, wait.key)
         if row is not None:
@@ -130,6 +141,11 @@ def _found(tx: Tx, wait: Wait, run: str, *, trusted: bool) -> Ending | None:
     if wait.due_ms is not None and trusted and wait.due_ms <= tx.now_ms:
         return time_is_up(wait.kind, wait.due_ms)
     return None
+
+
+def came(event: events.Buffered) -> Ending:
+    """How a wait ends by the event that it claims."""
+    return Ending(output=events.as_output(event), source=event.source, event=event.event)
 
 
 def time_is_up(kind: str, due_ms: int) -> Ending:
@@ -156,10 +172,11 @@ async def _end_the_found(live: LiveRun, waits: list[Wait]) -> None:
         return found
 
     found = await live.read(look)
+    secrets = live.world.secrets.handed_out()
     specs: list[Spec] = []
     for wait, ending in found:
         specs += [] if wait.announced else [(EffectStarted, wait.members)]
-        specs.append((EffectDone, place_of(wait.members) | ending.members()))
+        specs.append((EffectDone, place_of(wait.members) | ending.members(secrets)))
 
     def claim(tx: Tx) -> None:
         for wait, ending in found:

@@ -96,7 +96,8 @@ class Waker:
             raise LeaseHeld(f"The event for {run} was claimed meanwhile.", run=run)
         lease = leases.acquire(tx, run, runs.owner, runs.opening, runs.ttl_ms)
         step, phase = rows.place_of(tx, run, key)
-        members: dict[str, object] = {"step": step, "effect_key": key.hex()} | ending.members()
+        members: dict[str, object] = {"step": step, "effect_key": key.hex()}
+        members |= ending.members(runs.world.secrets.handed_out())
         if phase is not None:
             members["phase"] = phase
         head = rows.head_of(tx, run)

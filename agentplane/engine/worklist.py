@@ -15,6 +15,7 @@ import msgspec
 import trio
 
 from agentplane.core import deciding, ids
+from agentplane.core.errors import InvalidRequest
 from agentplane.core.records import Actor, PlaneActed
 from agentplane.core.tasks import Reviewer
 from agentplane.engine.acts import reason_text
@@ -71,6 +72,7 @@ class Worklist:
     async def decide(self, task: str, who: Reviewer, actor: Actor, verdict: Verdict) -> Decided:
         """Record the decision, and hand it to the run that waits for it. Raises the refusals of ``core/tasks``."""
         reason = reason_text(verdict.reason)
+        self._without_secrets(verdict)
         if verdict.amendment is not None:
             # What judges an amendment is loaded here, and not by the writer's thread.
             await trio.to_thread.run_sync(deciding.misfit, {}, {})
@@ -90,6 +92,12 @@ class Worklist:
             if lease is not None:
                 await self.waker.begin(lease)
         return Decided(row=row, delivery="resumed" if lease is not None else "recorded")
+
+    def _without_secrets(self, verdict: Verdict) -> None:
+        """Raises InvalidRequest for a decision that would write a secret down."""
+        raw = msgspec.json.encode([verdict.reason, verdict.amendment, verdict.answer])
+        if any(secret in raw for secret in self.waker.runs.world.secrets.handed_out()):
+            raise InvalidRequest("The decision holds a secret that this plane was handed; nothing of it was recorded.")
 
     async def acknowledge(self, subject: str, name: str, actor: Actor, note: str) -> tuple[bool, str]:
         """Account for a breach: (whether it was recorded, who did it first)."""
