@@ -20,7 +20,7 @@ from agentplane.core.history import Series, Spot
 from agentplane.core.records import EffectDone, EffectFailed, EffectStarted, Fault
 from agentplane.core.recovery import Mode
 from agentplane.core.retry import RetryPolicy
-from agentplane.engine.dispatch import Bound, bind
+from agentplane.engine.dispatch import Bound, bind, is_asked_again
 from agentplane.engine.linking import Spec, place_of
 from agentplane.engine.stops import Quarantine, WouldPerform
 from agentplane.journal.tx import Tx
@@ -68,7 +68,7 @@ async def booked(cx: StepContext, call: CallDescription, prepare: Prepare) -> An
             # No commit leaves it: the records are not what this build writes.
             half = f"step {spot.step}, ordinal {spot.ordinal}: half of an entry on the books"
             raise cx.latching(Quarantine(half, "journal_corrupt"))
-        if not cx.live.strict and cx.dispatcher.is_asked_again(series, bound):
+        if not cx.live.strict and is_asked_again(cx.dispatcher, series, bound):
             # A person asked a refusal again: it is made from what stands now, as the first time.
             await cx.within(_enter_it, cx, spot, bound, prepare, series)
         return await cx.one(spot, bound)

@@ -153,11 +153,6 @@ class Dispatcher:
         age = series.age(world.trusted_now_ms(), not_before_ms=gap_ms)
         return decide_recovery(series.attempts(), series.declared(), series.policy(), age)
 
-    def is_asked_again(self, series: Series, bound: Bound) -> bool:
-        """Whether a person granted a recorded failure another attempt that nobody has made. Raises Divergence."""
-        self.same(series, bound)
-        return isinstance(self._decide(series), Repeat)
-
     def same(self, series: Series, bound: Bound) -> None:
         """P18: the place holds what is asked, or the run has diverged."""
         started = series.first
@@ -434,6 +429,12 @@ class Dispatcher:
             raise Quarantine(
                 f"step {self.step}, ordinal {series.spot.ordinal}: {error.message}", "journal_corrupt"
             ) from None
+
+
+def is_asked_again(dispatcher: Dispatcher, series: Series, bound: Bound) -> bool:
+    """Whether a person granted a recorded failure another attempt that nobody has made. Raises Divergence."""
+    dispatcher.same(series, bound)
+    return isinstance(dispatcher._decide(series), Repeat)
 
 
 def _costs_a_person(started: dict[str, object]) -> bool:
