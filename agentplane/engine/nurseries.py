@@ -155,12 +155,13 @@ async def _begin(
     waker = Waker(
         runs,
         may_run=state.may_run,
-        halted=lambda: state.paused is not None or store.held is not None or runs.gate.draining,
+        halted=lambda: state.paused is not None or runs.gate.draining,
     )
     delivery = Delivery(waker)
     sweep = Sweep(
-        waker, Duties(waker), Redelivery(delivery, kept_s), Scheduler(runs, schedules, halted=waker.halted), every_s
-    )
+        waker, Duties(waker), Redelivery(delivery, kept_s), Scheduler(runs, schedules, halted=waker.halted), every_s,
+        held=lambda: store.held is not None,
+    )  # fmt: skip
     clock = ClockWatch(world, store.found.last_ms)
     nursery.start_soon(clock.forever)
     nursery.start_soon(runs.renew_forever)

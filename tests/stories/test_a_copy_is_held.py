@@ -9,15 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 from trio.testing import MockClock
 
 from agentplane import Recovery, skill
 from agentplane.core.errors import Held, NotApplicable
 from agentplane.engine.admission import Wanted
+from agentplane.journal import obligations
 from agentplane.testkit import FakeProvider
 from agentplane.testkit.worlds import copy_store
 from stories.scenes import (
     ME,
+    all_runs,
     kinds,
     of_kind,
     one_call,
@@ -174,6 +177,33 @@ async def test_runs_are_let_go_one_by_one(autojump_clock: MockClock, tmp_path: P
         assert (await plane.outcome(run)).status == "succeeded" and plane.state.held is not None
         with pytest.raises(Held):
             await plane.run("story.run", {})
+
+
+async def test_what_was_let_go_wakes_and_the_rest_waits(autojump_clock: MockClock, tmp_path: Path) -> None:
+    """A wait of a run that was let go ends in its time; its neighbour sleeps on, and no promise of the copy is judged:
+    the original may have kept it."""
+
+    @skill("story.run")
+    async def body(cx: Any, request: dict) -> Any:  # type: ignore[type-arg]
+        await cx.deadline("delivered", minutes=1)
+        await cx.sleep(minutes=10)
+        return "woke"
+
+    async with opened(tmp_path, body, recover=False) as plane:
+        runs = [(await plane.start(Wanted(capability="story.run", input={}))).run for _ in range(2)]
+        await plane.runs.wait_idle()
+        copy_store(plane.store.path, tmp_path / "copy" / "plane.db")
+    async with opened(tmp_path / "copy", body) as plane:
+        await plane.state.release_held(ME, "this one", runs[:1])
+        await trio.sleep(3_600)
+        assert (await plane.outcome(runs[0])).status == "succeeded" and plane.state.held is not None
+        assert [row.status for row in all_runs(plane) if row.run == runs[1]] == ["suspended"]
+        assert plane.sweep.last.breached == 0
+        assert await plane.read(obligations.next_due_ms) is not None, "the promise stands"
+        await plane.state.release_held(ME, "and all the others")
+        await trio.sleep(3_600)
+        assert (await plane.outcome(runs[1])).status == "succeeded"
+        assert await plane.read(obligations.next_due_ms) is None, "both were judged"
 
 
 async def test_a_run_that_the_copy_lost_reaches_the_provider_under_its_key(
