@@ -1,7 +1,8 @@
 """Makes `.venv` at the root of the checkout and becomes the program that was asked for.
 
-Standard library only, since it runs before anything is installed. It owns `.venv`, `.venv.lock` and nothing
-else: a `.venv` that it did not make is refused, not replaced. Its invariant: `.venv/.agentplane.json` is
+For the level 'freeze' the environment is `build/env`, which holds what goes into the executable and what freezes it.
+Standard library only, since it runs before anything is installed. It owns these two, their lock files and nothing
+else: an environment that it did not make is refused, not replaced. Its invariant: `.agentplane.json` in one is
 present only while the environment is whole and is what the locks, pyproject.toml, interpreter and path named
 in it say; it is removed before anything is changed and written last, so that a set-up killed anywhere is
 begun again by the next.
@@ -26,15 +27,17 @@ from pathlib import Path
 from typing import NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent
-VENV = ROOT / ".venv"
+FREEZES = sys.argv[1:2] == ["freeze"]
+VENV = ROOT / "build" / "env" if FREEZES else ROOT / ".venv"
 STAMP = VENV / ".agentplane.json"
 MARK = VENV / ".made-by-agentplane"
 LOG = VENV / "setup.log"
-LOCK = ROOT / ".venv.lock"
+LOCK = VENV.with_name(".env.lock" if FREEZES else ".venv.lock")
 LOCKS = ROOT / "packaging" / "locks"
 
 # What .venv takes, with room to spare: a full disk is said before the download and not after it.
-NEEDED_BYTES = {"runtime": 200 << 20, "dev": 450 << 20}
+NEEDED_BYTES = {"runtime": 200 << 20, "dev": 450 << 20, "freeze": 600 << 20}
+FILES = {"runtime": ["runtime.txt", "build.txt"], "dev": ["dev.txt"], "freeze": ["runtime.txt", "freeze.txt"]}
 # What pip unpacks in the directory for temporary files before it moves it.
 SCRATCH_BYTES = 100 << 20
 # How long an installer that was told to stop may take before it is killed.
@@ -81,6 +84,7 @@ def wanted() -> dict[str, str]:
         "python": f"{sys.version_info[0]}.{sys.version_info[1]}",
         "runtime": digest(LOCKS / "runtime.txt", LOCKS / "build.txt"),
         "dev": digest(LOCKS / "dev.txt"),
+        "freeze": digest(*(LOCKS / name for name in FILES["freeze"])),
         "project": digest(ROOT / "pyproject.toml"),
     }
 
@@ -99,6 +103,8 @@ def outdated(level: str) -> list[str]:
     have, want = recorded(), wanted()
     if any(have.get(key) != want[key] for key in ("path", "interpreter", "python")):
         return ["venv", "packages", "project"]
+    if level == "freeze":
+        return [] if have.get("freeze") == want["freeze"] else ["venv", "packages"]
     if level == "dev" or have.get("level") == "dev":
         same = have.get("level") == "dev" and have.get("dev") == want["dev"]
     else:
@@ -276,6 +282,7 @@ def take_lock() -> int:
     """The descriptor of the lock file, locked; waits for another set-up and says so. The kernel frees it on
     death.
     """
+    LOCK.parent.mkdir(exist_ok=True)
     descriptor = os.open(LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -295,7 +302,7 @@ def make_venv(installer: Installer) -> None:
         raise Missing(f"{VENV} is not a directory; move it away: mv {quoted} {quoted}.old")
     if VENV.is_dir() and any(VENV.iterdir()) and not MARK.exists():
         raise Missing(f"{VENV} was not made by this script and is not replaced; move it away: mv {quoted} {quoted}.old")
-    VENV.mkdir(exist_ok=True)
+    VENV.mkdir(parents=True, exist_ok=True)
     MARK.touch()
     for entry in VENV.iterdir():
         if entry == MARK:
@@ -304,12 +311,12 @@ def make_venv(installer: Installer) -> None:
             shutil.rmtree(entry)
         else:
             entry.unlink()
-    say(f"making .venv with Python {sys.version.split()[0]}")
+    say(f"making {VENV.relative_to(ROOT)} with Python {sys.version.split()[0]}")
     installer.run([base_interpreter(), "-I", "-m", "venv", str(VENV)])
 
 
 def set_up(level: str) -> None:
-    """Brings the environment to a level ('runtime' or 'dev'); a level already reached is never left."""
+    """Brings the environment to a level ('runtime', 'dev' or 'freeze'); a level already reached is never left."""
     # Only the kernel's lock tells whether somebody is at work; the stamp is read again once it is ours.
     installer = Installer(take_lock())
     try:
@@ -325,13 +332,13 @@ def set_up(level: str) -> None:
         if "venv" in todo:
             make_venv(installer)
         if "packages" in todo:
-            files = ["dev.txt"] if level == "dev" else ["runtime.txt", "build.txt"]
+            files = FILES[level]
             locks = [LOCKS / name for name in files]
             count = sum(line[0] not in " #\n" and "win32" not in line for lock in locks for line in lock.open())
             say(f"installing {count} packages from packaging/locks: {' and '.join(files)}")
             requirements = [word for lock in locks for word in ("--requirement", str(lock))]
             installer.run([*pip, "--require-hashes", "--only-binary", ":all:", *requirements], count)
-        if "project" in todo:
+        if "project" in todo and not FREEZES:
             say("installing the agentplane command")
             offline = ["--no-index", "--no-build-isolation", "--no-deps", "--force-reinstall"]
             installer.run([*pip, *offline, "--editable", str(ROOT)])
@@ -344,8 +351,17 @@ def set_up(level: str) -> None:
         installer.release()
 
 
+def side_by_side(arguments: list[str]) -> list[str]:
+    """pytest's own arguments for two tests at a time: many of them wait for a disk, a process or a clock. Not where
+    they say it themselves, nor where somebody wants to look on or to step in, which has one at a time."""
+    alone = ("-n", "--numprocesses", "-s", "--capture=no", "--pdb", "--trace", "--co", "--collect-only", "--help", "-h")
+    if any(one.startswith(("-n", "--numprocesses=")) or one in alone for one in arguments):
+        return []
+    return ["-n", "2", "--dist", "worksteal"]
+
+
 def become(program: str, arguments: list[str]) -> NoReturn:
-    """Replaces this process by pytest (in the checkout) or by the demo (where the caller stands)."""
+    """Replaces this process by pytest (in the checkout), or by the demo or the build (where the caller stands)."""
     environment = dict(os.environ)
     for name in ("PYTHONHOME", "PYTHONPATH"):
         environment.pop(name, None)
@@ -353,7 +369,10 @@ def become(program: str, arguments: list[str]) -> NoReturn:
     environment["PATH"] = f"{VENV / 'bin'}{os.pathsep}{environment.get('PATH', os.defpath)}"
     if program == "test":
         os.chdir(ROOT)
-        command = [str(VENV / "bin" / "python"), "-m", "pytest", *arguments]
+        command = [str(VENV / "bin" / "python"), "-m", "pytest", *side_by_side(arguments), *arguments]
+    elif program == "build":
+        script = ROOT / "packaging" / "freeze" / "build.py"
+        command = [str(VENV / "bin" / "python"), "-I", "-B", str(script), *arguments]
     else:
         command = [str(VENV / "bin" / "agentplane"), "demo", *arguments]
     os.execve(command[0], command, environment)

@@ -51,6 +51,12 @@ for alone in spec fuzz; do
     sed -n "s/^$alone = \[\"\(.*\)\"\]\$/\1/p" pyproject.toml >"$build_in"
     lock "$alone" "$build_in"
 done
+# Beside the runtime's lock in one environment, and one hash a package: so it is bounded by it.
+sed -n 's/^freeze = \[\(.*\)\]$/\1/p' pyproject.toml | tr -d '" ' | sed 's/,\([a-z]\)/\n\1/g' >"$build_in"
+lock freeze "$build_in" --constraint packaging/locks/runtime.txt
+# Their files alone are used: what these packages would lean on when they are run is left out.
+sed -n 's/^image = \[\(.*\)\]$/\1/p' pyproject.toml | tr -d '" ' | sed 's/,\([a-z]\)/\n\1/g' >"$build_in"
+lock image "$build_in" --no-deps
 
 if grep -nE '://|^ *(-i|--index|--extra-index|--find-links|--trusted)' packaging/locks/*.txt; then
     echo "lock.sh: a lock names an index or a host" >&2

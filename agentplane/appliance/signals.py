@@ -3,7 +3,8 @@
 Owns these three signals from ``install`` on, and the thread that hears them. Refuses to lose one that arrives
 before the loop runs, or to wait for the loop with the second. Invariant: the first TERM or INT runs
 ``on_first`` on the loop, any later one runs ``on_second`` in the thread and ends the process, even while the
-main thread is stuck in a call that never returns to Python.
+main thread is stuck in a call that never returns to Python. HUP ends like TERM where it says that the terminal of
+this process is gone, and asks for a reload where there is none; one that was ignored from the start stays so.
 
 A handler in Python runs on the main thread between two bytecodes, so a stuck main thread is deaf to it. The
 interpreter's own handler, in C, writes the signal's number to the wakeup descriptor at once, and a thread
@@ -51,6 +52,7 @@ class Signals:
         self._patience_s = patience_s
         self._ends = 0
         self._hups = 0
+        self._hup_ends = False
         self._armed = False
         self._news = trio.Event()
         self._token: trio.lowlevel.TrioToken | None = None
@@ -59,12 +61,22 @@ class Signals:
         self._thread = threading.Thread(target=self._hear, name="signals", daemon=True)
         self._before: dict[signal.Signals, object] = {}
 
+    @property
+    def told(self) -> bool:
+        """Whether a TERM or INT has been heard."""
+        return self._ends > 0
+
     def install(self) -> None:
         """From here on no signal is lost; they act from ``watch`` on. On the main thread, before the loop."""
         self._thread.start()
+        self._hup_ends = has_terminal()
         for number in HEARD:
+            if number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
+                continue  # nohup
             # Explicit handlers: for PID 1 the kernel drops a signal whose action is the default.
             self._before[number] = signal.signal(number, self._early)
+        # The executable's launcher held them, for the same reason.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, HEARD)
         self._before[signal.SIGPIPE] = signal.signal(signal.SIGPIPE, signal.SIG_IGN)
 
     async def watch(
@@ -124,9 +136,9 @@ class Signals:
             for number in self._ours.recv(READ_BYTES):
                 if number == STOP[0]:
                     return
-                if number == signal.SIGHUP:
+                if number == signal.SIGHUP and not self._hup_ends:
                     self._hups += 1
-                elif number in ENDS:
+                elif number in HEARD:
                     self._ends += 1
                     if self._ends > 1:
                         self._leave()
@@ -157,3 +169,12 @@ class Signals:
         last.start()
         last.join(self._leave_s)
         os._exit(EXIT_PARTIAL)
+
+
+def has_terminal() -> bool:
+    """Whether this process has a controlling terminal, whose end the kernel tells with HUP."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True

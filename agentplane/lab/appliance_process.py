@@ -23,12 +23,24 @@ from agentplane.lab.windows import Kill
 STOP_S = 20.0
 
 
+def program(module: str, source: Path | None) -> tuple[list[str], dict[str, str]]:
+    """What starts ``module`` as a program, and its environment: of this build, of a directory to import the package
+    from first, or of an executable."""
+    environ = dict(os.environ)
+    if source is not None and source.is_file():
+        return [str(source), "-m", module], environ
+    if source is not None:
+        environ["PYTHONPATH"] = str(source)
+    return [sys.executable, "-m", module], environ
+
+
 def now_us() -> int:
     return time.time_ns() // 1000
 
 
 class Appliance:
-    """A serving child. ``on_point`` decides at each point; it may call ``kill`` itself."""
+    """A serving child. ``on_point`` decides at each point; it may call ``kill`` itself. ``source``: another build of
+    the program than this one, as ``program`` takes it."""
 
     def __init__(
         self, directory: Path, log: Path, on_point: Callable[[Point], Iterable[int]], *, source: Path | None = None,
@@ -36,9 +48,7 @@ class Appliance:
     ) -> None:  # fmt: skip
         ours, theirs = socket.socketpair()
         os.set_inheritable(theirs.fileno(), True)
-        environ = dict(os.environ)
-        if source is not None:
-            environ["PYTHONPATH"] = str(source)
+        start, environ = program("agentplane.lab.appliance_entry", source)
         self._log = open(log, "ab")  # noqa: SIM115 - closed by ``_reaped``
         self._stream = PointStream(ours, on_point)
         self._lock = threading.Lock()
@@ -46,7 +56,7 @@ class Appliance:
         self.sent_us = self.dead_us = 0
         self._child = subprocess.Popen(
             [
-                *(command or [sys.executable, "-m", "agentplane.lab.appliance_entry"]),
+                *(command or start),
                 "--observe-fd",
                 str(theirs.fileno()),
                 *(() if clock is None else ("--clock", str(clock))),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import random
 import shutil
 import subprocess
@@ -28,7 +27,7 @@ from agentplane.journal import leases, lists
 from agentplane.journal.store import read_only
 from agentplane.journal.tx import Tx
 from agentplane.lab import approvals
-from agentplane.lab.appliance_process import Appliance, now_us
+from agentplane.lab.appliance_process import Appliance, now_us, program
 from agentplane.lab.books import Evidence, audit, judge, series_of
 from agentplane.lab.counterexample import Control, run_control
 from agentplane.lab.desk import Desk
@@ -236,13 +235,11 @@ class Chaos:
 
     def _displaced(self, provider: Provider) -> dict[str, bool]:
         """W5 to W7, in a process that loads the same source as the appliance did."""
-        environ = dict(os.environ)
-        if self.source is not None:
-            environ["PYTHONPATH"] = str(self.source)
+        start, environ = program("agentplane.lab.displaced", self.source)
         scenes = self.directory / "scenes"
         scenes.mkdir()
         done = subprocess.run(
-            [sys.executable, "-m", "agentplane.lab.displaced", str(scenes), provider.url, str(provider.db)],
+            [*start, str(scenes), provider.url, str(provider.db)],
             capture_output=True, text=True, env=environ, timeout=90, cwd=self.directory, check=False,
         )  # fmt: skip
         try:

@@ -40,6 +40,8 @@ class Said(NamedTuple):
 def demo(args: argparse.Namespace) -> int:
     """Run the lab, print its table or JSON, answer its verdict's status."""
     workload = _workload(args.workload, args.sabotage)
+    if args.sabotage and args.appliance is not None:
+        raise InvalidRequest("--sabotage changes the source; build that copy, and name what came out as --appliance.")
     if workload != REFUNDS and args.seconds is not None:
         raise InvalidRequest("--seconds is of the refunds; the others take as long as they have to do.")
     seed = args.seed if args.seed is not None else int.from_bytes(os.urandom(3), "big")
@@ -51,7 +53,7 @@ def demo(args: argparse.Namespace) -> int:
         raise InvalidRequest(f"{keep} is not empty; name another directory for --keep.")
     directory = Path(tempfile.mkdtemp(prefix="agentplane-demo-"))
     try:
-        source = sabotage.copy(args.sabotage, directory / "source") if args.sabotage else None
+        source = sabotage.copy(args.sabotage, directory / "source") if args.sabotage else _appliance(args.appliance)
         say = not args.json or sys.stderr.isatty()
         if not args.json:
             print(f"{_what(workload, kills)}, {kills} SIGKILLs, seed {seed}", file=sys.stderr, flush=True)
@@ -74,6 +76,16 @@ def demo(args: argparse.Namespace) -> int:
             shutil.copytree(directory, keep, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.sock"))
             print(f"kept in {keep}", file=sys.stderr)
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def _appliance(executable: Path | None) -> Path | None:
+    """The executable to kill in the place of this program. Raises InvalidRequest."""
+    if executable is None:
+        return None
+    found = executable.absolute()
+    if not found.is_file() or not os.access(found, os.X_OK):
+        raise InvalidRequest(f"{executable} is no executable file; --appliance names one, such as dist/agentplane.")
+    return found
 
 
 def _what(workload: str, kills: int) -> str:

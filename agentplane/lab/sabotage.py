@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 import agentplane
-from agentplane.core.errors import InvariantViolation, NotApplicable
+from agentplane.core.errors import InvalidRequest, InvariantViolation
 
 Mutation = tuple[str, str, str]
 
@@ -118,10 +118,12 @@ def workload_of(name: str) -> str:
 
 
 def copy(name: str, into: Path) -> Path:
-    """A directory to put first in the child's path: the package, mutated. Raises NotApplicable,
+    """A directory to put first in the child's path: the package, mutated. Raises InvalidRequest,
     InvariantViolation."""
     if getattr(sys, "frozen", False):
-        raise NotApplicable("A frozen program has no source to sabotage; run the demo from a checkout.")
+        raise InvalidRequest(
+            "--sabotage needs the source, and an executable has none: run sh packaging/demo.sh of a checkout."
+        )
     source = Path(agentplane.__file__).parent
     shutil.copytree(source, into / "agentplane", ignore=shutil.ignore_patterns("__pycache__"))
     for file, text, replacement in SABOTAGES[name]:

@@ -1,5 +1,5 @@
 """A signal is heard before the loop runs, while it runs and while it is stuck; each test's subject is a real
-process.
+process. (S162, S166)
 """
 
 from __future__ import annotations
@@ -37,10 +37,13 @@ def stuck():
 
 
 @contextmanager
-def running(script: str, *command: str) -> Iterator[subprocess.Popen[str]]:
+def running(script: str, *command: str, terminal: int | None = None) -> Iterator[subprocess.Popen[str]]:
+    """In a session of its own, so that the terminal of whoever tests is not its own; ``terminal``: that is."""
+    own = "import fcntl, os, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n" if terminal is not None else ""
     process = subprocess.Popen(
-        [*command, sys.executable, "-c", HEAD + script], stdout=subprocess.PIPE, text=True, bufsize=1
-    )
+        [*command, sys.executable, "-c", own + HEAD + script],
+        stdin=terminal, stdout=subprocess.PIPE, text=True, bufsize=1, start_new_session=True,
+    )  # fmt: skip
     try:
         yield process
     finally:
@@ -143,6 +146,48 @@ def test_hangups_reload_and_never_end() -> None:
             assert word(process) == "hup"
         process.send_signal(signal.SIGTERM)
         assert word(process) == "first"
+        process.send_signal(signal.SIGHUP)
+        assert word(process) == "hup"
+
+
+def test_the_end_of_its_terminal_is_an_end() -> None:
+    """The kernel says it with the signal that asks a service for a reload; nobody is left to type another."""
+    ours, theirs = os.openpty()
+    with running("signals.install(); trio.run(loop)", terminal=theirs) as process:
+        os.close(theirs)
+        assert word(process) == "ready"
+        os.close(ours)
+        assert word(process) == "first"
+
+
+def test_who_asked_for_no_hangup_gets_none() -> None:
+    """Under nohup the end of the terminal says nothing: the kernel goes on dropping it."""
+    ours, theirs = os.openpty()
+    script = "signal.signal(signal.SIGHUP, signal.SIG_IGN); signals.install(); trio.run(loop)"
+    with running(script, terminal=theirs) as process:
+        os.close(theirs)
+        assert word(process) == "ready"
+        os.close(ours)
+        with open(f"/proc/{process.pid}/status") as file:
+            (ignored,) = (int(line.split()[1], 16) for line in file if line.startswith("SigIgn:"))
+        assert ignored >> (signal.SIGHUP - 1) & 1
+        process.send_signal(signal.SIGTERM)
+        assert word(process) == "first"
+
+
+def test_what_was_held_before_it_is_let_through() -> None:
+    """The launcher blocks the three before it becomes the program: what came meanwhile acts, and so does what comes."""
+    script = """
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGHUP])
+os.kill(os.getpid(), signal.SIGTERM)
+signals.install()
+say(str(signal.pthread_sigmask(signal.SIG_BLOCK, [])))
+trio.run(loop)
+"""
+    with running(script) as process:
+        # Before the loop too: a child of the start is born with this process's mask.
+        assert word(process) == "set()"
+        assert {word(process), word(process)} == {"ready", "first"}
         process.send_signal(signal.SIGHUP)
         assert word(process) == "hup"
 
