@@ -1,8 +1,8 @@
 """The lock file: who has the store, for as long as the process lives.
 
-Owns ``<store>.lock``, a ``flock`` on it and the note inside. Refuses to judge by the note: *down* means that
-the lock is free, nothing else. Invariant: the descriptor that holds the lock is never closed before the
-journal is.
+Owns ``<store>.lock``, a ``flock`` on it, the note inside, and the wait for a holder that drains. Refuses to judge by
+the note: *down* means that the lock is free, nothing else; the note only says whether waiting is worth it. Invariant:
+the descriptor that holds the lock is never closed before the journal is.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -18,6 +19,10 @@ from agentplane.core.errors import StoreFailed, StoreLocked, StoreUnfit
 
 NOTE_BYTES_MAX = 4096
 _TRIES, _TRY_S = 10, 0.005
+POLL_S = 0.02
+"""How often a lock that is waited for is tried: what a restart waits at most behind its predecessor's end."""
+TORN_TRIES = 5
+"""How often a note that cannot be read is read again: its holder may be writing it."""
 
 
 class Note(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -33,6 +38,20 @@ class Note(msgspec.Struct, kw_only=True, omit_defaults=True):
     socket: str | None = None
 
 
+class Patience(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a store is waited for whose holder drains, in seconds. ``said`` is told once of whom it is waited for;
+    ``ended`` says that whoever waits was told to stop; ``now_ms`` is the clock that is read again behind the wait."""
+
+    seconds: float = 0.0
+    said: Callable[[Note], object] = lambda note: None
+    ended: Callable[[], bool] = lambda: False
+    now_ms: Callable[[], int] | None = None
+
+
+class WaitEnded(Exception):
+    """Whoever waited for the lock was told to stop: nothing was opened."""
+
+
 def lock_path(store: Path) -> Path:
     return store.with_name(store.name + ".lock")
 
@@ -46,19 +65,21 @@ class StoreLock:
         self._fd: int | None = None
         self._note: Note | None = None
 
-    def take(self, note: Note) -> None:
+    def take(self, note: Note, patience: Patience | None = None) -> None:
+        """Take the lock and write ``note``; of a holder that drains, wait for it as ``patience`` says. Raises WaitEnded
+        besides."""
         try:
             fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640)
         except OSError as error:
             raise StoreUnfit(f"The lock file {self.path} cannot be opened: {error.strerror}.") from None
         try:
-            _flock(fd)
-        except BlockingIOError:
-            os.close(fd)
-            raise locked(self.path) from None
+            _wait(fd, self.path, patience or Patience())
         except OSError as error:
             os.close(fd)
             raise StoreUnfit(f"The file system of {self.path} cannot lock: {error.strerror}.") from None
+        except BaseException:
+            os.close(fd)
+            raise
         self._fd = fd
         self.write(note)
 
@@ -91,6 +112,32 @@ class StoreLock:
             self._fd = None
 
 
+def _wait(fd: int, path: Path, patience: Patience) -> None:
+    """Take the lock, or wait for it. Raises StoreLocked for a holder that does not drain, or drains too long."""
+    until = time.monotonic() + patience.seconds
+    attempt, told, torn = _flock, False, 0
+    while True:
+        try:
+            return attempt(fd)
+        except BlockingIOError:
+            note = read_note(path)
+            torn = torn + 1 if note is None else 0
+            drains = note is not None and note.state == "draining"
+            if not (drains or 0 < torn <= TORN_TRIES) or time.monotonic() >= until:
+                raise locked(path, waited_s=patience.seconds if drains else 0.0) from None
+            if note is not None and not told:
+                told = True
+                patience.said(note)
+        if patience.ended():
+            raise WaitEnded
+        time.sleep(POLL_S)
+        attempt = _once
+
+
+def _once(fd: int) -> None:
+    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
 def _flock(fd: int) -> None:
     """Take the lock. Whoever asks ``is_free`` holds it shared for an instant: one refusal is no answer."""
     for _ in range(_TRIES):
@@ -114,13 +161,15 @@ def read_note(path: Path) -> Note | None:
         return None
 
 
-def locked(path: Path) -> StoreLocked:
+def locked(path: Path, *, waited_s: float = 0.0) -> StoreLocked:
+    """``waited_s``: for so long it was waited for, in vain."""
     note = read_note(path)
     if note is None:
         return StoreLocked(f"The store is held by another process, which {path} does not name.")
     where = f", socket {note.socket}" if note.socket else ""
+    waited = f", and still after {waited_s:g} s" if waited_s else ""
     return StoreLocked(
-        f"The store is held by pid {note.pid} on {note.host} ({note.state}{where}).",
+        f"The store is held by pid {note.pid} on {note.host} ({note.state}{where}){waited}.",
         pid=note.pid, host=note.host, socket=note.socket, state=note.state,
     )  # fmt: skip
 

@@ -1,17 +1,21 @@
 """The tables, and the migrations that make them.
 
-Owns all DDL of the file; ``user_version`` is one line of levels for the whole of it. Refuses a file of
-another program and a store of a higher level. Invariant: a migration and its own row are one transaction.
+Owns all DDL of the file; ``user_version`` is one line of levels for the whole of it. Refuses a file of another program
+and a store of a level that this build does not know. Invariant: a migration and its own row are one transaction, and
+only a file without tables, or ``agentplane upgrade --commit``, runs one: whatever else opens a store uses it at the
+level that it is at.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Final
+import importlib
+import importlib.util
+from collections.abc import Sequence
+from typing import Final, Literal, NamedTuple
 
 import apsw
 
-from agentplane.core.errors import StoreLevel, StoreUnfit
+from agentplane.core.errors import StoreLevel, StoreUnfit, ensure
 
 APPLICATION_ID: Final = 0x61_70_6C_6E
 """``apln``, in the file's header: another program's database is refused."""
@@ -212,16 +216,42 @@ END;
 run is due (``ids.MAX_MS`` where it has none), and ``effect.lacks`` counts the rows that an open wait should have and
 has not, whoever took them away."""
 
-MIGRATIONS: Final[Sequence[tuple[str, str]]] = (("the first tables", LEVEL_1 + WORK + KEPT),)
-"""Entry n raises a store from level n to n + 1. Expanding ones run at start; contracting ones wait for
-``upgrade``."""
+
+Kind = Literal["expanding", "contracting"]
+
+
+class Migration(NamedTuple):
+    """What raises a store by one level. ``kind``: an expanding one only adds, so that the code of the level below finds
+    all that it knew; a contracting one takes away what no code of the level before it reads or writes any more."""
+
+    name: str
+    ddl: str
+    kind: Kind = "expanding"
+
+
+PLANTED: Final = "agentplane._planted"
+"""Further levels for tests of upgrades: a build has them where a module of this name was put into it, with
+``MIGRATIONS``, (name, ddl, kind) each. A released build has none."""
+
+
+def _planted() -> tuple[Migration, ...]:
+    if importlib.util.find_spec(PLANTED) is None:
+        return ()
+    return tuple(Migration(*one) for one in importlib.import_module(PLANTED).MIGRATIONS)
+
+
+MIGRATIONS: Final[Sequence[Migration]] = (Migration("the first tables", LEVEL_1 + WORK + KEPT), *_planted())
+"""Entry n raises a store from level n to n + 1."""
 
 LEVEL: Final = len(MIGRATIONS)
+"""The highest level that this build knows; a new store is made at it."""
+FLOOR: Final = 1
+"""The lowest: the level of the release before this one, at which a store is used as it is."""
 
 
 def level_of(connection: apsw.Connection) -> int:
-    """The store's level, 0 for an empty file. Raises StoreUnfit for another program's, StoreLevel for a
-    higher one."""
+    """The store's level, 0 for an empty file. Raises StoreUnfit for another program's, StoreLevel for one that this
+    build does not know."""
     level = int(connection.pragma("user_version"))
     application = int(connection.pragma("application_id"))
     tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()[0][0]
@@ -231,30 +261,28 @@ def level_of(connection: apsw.Connection) -> int:
         raise StoreLevel(
             f"The store is at level {level}; this build knows levels up to {LEVEL}.", level=level, known=LEVEL
         )
+    if 0 < level < FLOOR:
+        raise StoreLevel(
+            f"The store is at level {level}; this build knows levels from {FLOOR}: raise it with a build between them.",
+            level=level, floor=FLOOR,
+        )  # fmt: skip
     return level
 
 
 def migrate(
-    connection: apsw.Connection,
-    tenant: str,
-    now_ms: int,
-    build: str,
-    *,
-    before: Callable[[int], None] | None = None,
-    steps: Sequence[tuple[str, str]] = MIGRATIONS,
+    connection: apsw.Connection, tenant: str, now_ms: int, build: str, *, steps: Sequence[Migration] = MIGRATIONS
 ) -> int:
-    """Raise the store to this build's level, each step in one transaction with its row; returns how many ran.
-
-    ``before`` is called with the level about to be left (the place for a verified copy).
-    """
+    """Raise the store to the level of ``steps``, each in one transaction with its row; returns how many ran. Raises
+    InvariantViolation for an expanding one that takes something away; nothing of it is left."""
     level = int(connection.pragma("user_version"))
     ran = 0
-    for number, (name, ddl) in enumerate(steps[level:], start=level + 1):
-        if before is not None and level:
-            before(level)
+    for number, (name, ddl, kind) in enumerate(steps[level:], start=level + 1):
         connection.execute("BEGIN IMMEDIATE")
         try:
+            before = _columns(connection) if kind == "expanding" else frozenset()
             connection.execute(ddl).fetchall()
+            gone = before - _columns(connection)
+            ensure(not gone, f"INV-14 the expanding migration {name!r} takes nothing away: {sorted(gone)[:1]}")
             connection.execute(
                 "INSERT INTO migration (tenant, level, name, at_ms, build) VALUES (?, ?, ?, ?, ?)",
                 (tenant, number, name, now_ms, build),
@@ -267,3 +295,14 @@ def migrate(
                 connection.execute("ROLLBACK")
         ran += 1
     return ran
+
+
+def _columns(connection: apsw.Connection) -> frozenset[tuple[str, str, str]]:
+    """Every column of the store's own tables: (table, column, type)."""
+    return frozenset(
+        (str(table), str(column), str(kind))
+        for table, column, kind in connection.execute(
+            "SELECT m.name, c.name, c.type FROM sqlite_schema m, pragma_table_info(m.name) c "
+            "WHERE m.type = 'table' AND m.name NOT LIKE 'app!_%' ESCAPE '!'"
+        )
+    )

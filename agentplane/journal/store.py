@@ -1,8 +1,9 @@
 """Opening one store: the only way to its file.
 
-Owns the order in which a store is locked, opened, healed, migrated and recognised as its own original or a
-restored copy. Refuses what it cannot be sure of. Invariant: when ``Store.open`` returns, what an earlier
-process acknowledged is in the main file and synced (W9), and no lease of a process that is gone is live.
+Owns the order in which a store is locked, opened, healed and recognised as its own original or a restored copy.
+Refuses what it cannot be sure of, and to migrate: a new file gets this build's tables, any other is used at its own
+level. Invariant: when ``Store.open`` returns, what an earlier process acknowledged is in the main file and synced (W9),
+and no lease of a process that is gone is live.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from agentplane.core.errors import (
     StoreUnfit,
 )
 from agentplane.journal import leases, lists, schema
-from agentplane.journal.lock import Note, StoreLock
+from agentplane.journal.lock import Note, Patience, StoreLock
 from agentplane.journal.mark import Mark, read_mark, restored, write_mark
 from agentplane.journal.place import check_place
 from agentplane.journal.room import DiskRoom
@@ -55,12 +56,13 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Opened(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found at opening. ``held``: why the store is held, or None. ``clean``: the last opener
-    drained. ``last_ms``: the store's clock at its last commit, ms UTC."""
+    """What was found at opening. ``level``: the one in force, at most this build's; code that needs a higher one asks
+    it. ``held``: why the store is held, or None. ``clean``: the last opener drained. ``last_ms``: the store's clock at
+    its last commit, ms UTC."""
 
     incarnation: str
     created: bool
-    migrated: int
+    level: int
     held: str | None
     clean: bool
     lapsed: int
@@ -193,19 +195,22 @@ class Store:
         identity: Identity,
         *,
         create: bool = True,
-        may_migrate: bool = True,
         vfs: str | None = None,
+        patience: Patience | None = None,
     ) -> Store:
-        """Take the lock, open, heal, migrate and recognise. Raises StoreLocked, StoreUnfit, StoreLevel,
-        JournalCorrupt."""
+        """Take the lock, open, heal and recognise. Raises StoreLocked, StoreUnfit, StoreLevel, JournalCorrupt, and
+        WaitEnded where ``patience`` waits."""
         path = path.absolute()
         _check_sqlite()
         check_place(path, create=create)
         lock = StoreLock(path)
-        lock.take(_note(identity))
+        lock.take(_note(identity), patience)
+        if patience is not None and patience.now_ms is not None:
+            # What was read before the wait may lie before the holder's last commit.
+            identity = msgspec.structs.replace(identity, now_ms=patience.now_ms())
         store = cls(path, tenant, lock, identity, vfs)
         try:
-            store._open(may_migrate)
+            store._open()
         except apsw.Error as error:
             lock.free()
             raise from_sqlite(path, error) from None
@@ -214,7 +219,7 @@ class Store:
             raise
         return store
 
-    def _open(self, may_migrate: bool) -> None:
+    def _open(self) -> None:
         if not self.path.exists():
             # SQLite would make it readable by all; the log and the index take the mode of the file.
             os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640))
@@ -233,13 +238,13 @@ class Store:
             _, frames, copied = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()[0]
             if frames != copied:
                 raise StoreBusy(f"A reader holds an old state of {self.path}; end it, so that the log can be copied.")
+            created = schema.level_of(connection) == 0
+            if created:
+                schema.migrate(connection, self.tenant, self.identity.now_ms, self.identity.build)
             level = schema.level_of(connection)
-            if level < schema.LEVEL and not (may_migrate or level == 0):
-                raise StoreUnfit(f"The store is at level {level}; `agentplane serve` raises it to {schema.LEVEL}.")
-            migrated = schema.migrate(connection, self.tenant, self.identity.now_ms, self.identity.build)
             connection.execute("BEGIN IMMEDIATE")
             try:
-                self.found = self._recognise(Tx(connection, self.tenant, self.identity.now_ms), level == 0, migrated)
+                self.found = self._recognise(Tx(connection, self.tenant, self.identity.now_ms), created, level)
                 connection.execute("COMMIT")
             finally:
                 if connection.in_transaction:
@@ -252,7 +257,7 @@ class Store:
         finally:
             connection.close()
 
-    def _recognise(self, tx: Tx, created: bool, migrated: int) -> Opened:
+    def _recognise(self, tx: Tx, created: bool, level: int) -> Opened:
         """The store row, made or compared with the mark; a restored store is held with a new incarnation."""
         identity = self.identity
         row = tx.one("SELECT incarnation, commits, last_ms FROM store WHERE tenant = ?", tx.tenant)
@@ -272,7 +277,7 @@ class Store:
             return Opened(
                 incarnation=identity.new_incarnation,
                 created=True,
-                migrated=migrated,
+                level=level,
                 held=why,
                 clean=True,
                 lapsed=0,
@@ -298,7 +303,7 @@ class Store:
         lapsed = leases.lapse_foreign(tx, identity.opening, closed_clean=clean_opening)
         clean = owned is None or not owned[0]
         return Opened(
-            incarnation=incarnation, created=created, migrated=migrated, held=held, clean=clean, lapsed=lapsed,
+            incarnation=incarnation, created=created, level=level, held=held, clean=clean, lapsed=lapsed,
             last_ms=last_ms,
         )  # fmt: skip
 

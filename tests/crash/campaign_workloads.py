@@ -25,12 +25,12 @@ from agentplane.authoring.skill import Skill
 from agentplane.core.errors import AgentplaneError, StoreFailed
 from agentplane.engine import nurseries
 from agentplane.engine.plane import Plane, wall_ms
-from agentplane.journal import schema
+from agentplane.journal import levels, schema
 from agentplane.journal import store as stores
 from agentplane.journal.checkpoints import Checkpointer
 from agentplane.journal.mark import Mark, read_mark, write_mark
 from agentplane.journal.room import DiskRoom
-from agentplane.journal.store import Store
+from agentplane.journal.store import Identity, Store, from_sqlite
 from agentplane.journal.tx import Tx, number, raw, text
 from agentplane.journal.units import Unit
 from agentplane.testkit.fakes import HANG, HANG_AFTER, FakeProvider, Snapshot
@@ -40,7 +40,7 @@ from agentplane.testkit.inline import open_inline, trio_now_ms
 AGE_MS = 60_000
 """How much later than its predecessor every opening finds the clock: a mock clock begins anew in each loop."""
 HANG_S = 30.0
-SECOND = (
+SECOND = schema.Migration(
     "a second level, planted by the campaign",
     "CREATE TABLE kept (tenant TEXT NOT NULL, run TEXT NOT NULL, note TEXT NOT NULL, PRIMARY KEY (tenant, run)) STRICT;"
     "INSERT INTO kept SELECT tenant, run, capability FROM run; ALTER TABLE run ADD COLUMN kept INTEGER;"
@@ -103,9 +103,23 @@ class Session:
             "now_ms": lambda: now_ms() + later_ms, "recover": False, **options,
         }  # fmt: skip
         with arranged(self.workload.pages):
+            if len(schema.MIGRATIONS) < schema.LEVEL:
+                self._raise(options["now_ms"]())
             async with (Plane.open if threads else open_inline)(self.store, **options) as plane:
                 self._listen(plane)
                 yield plane
+
+    def _raise(self, now_ms: int) -> None:
+        """What ``upgrade --commit`` does behind its copy."""
+        name = f"raising-{self.opening}"
+        identity = Identity(opening=name, owner=name, build="campaign", now_ms=now_ms, new_incarnation=name)
+        store = Store.open(self.store, "default", identity, vfs=self.vfs.name if self.vfs else None)
+        try:
+            levels.raise_level(store)
+        except apsw.Error as error:
+            raise from_sqlite(self.store, error) from None
+        finally:
+            store.close()
 
     def world(self, image: Image | None = None, how: str = "kept", random: Random | None = None) -> World:
         """The disk as the next boot would find it, were power lost now (or as ``image`` stood); the rest as it is."""

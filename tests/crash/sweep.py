@@ -277,7 +277,7 @@ class Sweep:
         self.found.duplicates = [f"{path} {order}: {count}" for (path, order), count in counted.items() if count > 1]
         self._compare(effects, records)
         log = (self.directory / "serve.log").read_text()
-        self.found.cut = [line for line in log.splitlines() if line.startswith("cut:")]
+        self.found.cut = [json.loads(line)["text"] for line in log.splitlines() if '"event":"cut"' in line]
 
     def _compare(self, effects: list[audit.Effect], records: list[Any]) -> None:
         """Every effect of the provider's book is one that the journal has as landed, or names as undecided."""

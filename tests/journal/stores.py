@@ -29,7 +29,7 @@ def identity(name: str | None = None, **members: Any) -> Identity:
 
 def opened(path: Path, name: str | None = None, **members: Any) -> Store:
     """``members`` go to the identity, but for those that ``Store.open`` takes."""
-    taken = {key: members.pop(key) for key in ("create", "may_migrate", "vfs") if key in members}
+    taken = {key: members.pop(key) for key in ("create", "vfs", "patience") if key in members}
     return Store.open(path, members.pop("tenant", "default"), identity(name, **members), **taken)
 
 

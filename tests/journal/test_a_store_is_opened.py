@@ -44,10 +44,10 @@ def with_history(path: Path) -> None:
 def test_a_new_store_is_its_own_original(store_path: Path) -> None:
     """Made, marked, and found again with the same incarnation; nothing is held and nothing lapses."""
     first = opened(store_path, "o1")
-    assert (first.found.created, first.found.held, first.found.migrated) == (True, None, schema.LEVEL)
+    assert (first.found.created, first.found.held, first.found.level) == (True, None, schema.LEVEL)
     first.close()
     again = opened(store_path, "o2")
-    assert (again.found.created, again.found.held, again.found.migrated) == (False, None, 0)
+    assert (again.found.created, again.found.held, again.found.level) == (False, None, schema.LEVEL)
     assert again.found.incarnation == first.found.incarnation == "inc-o1"
     again.close()
 
@@ -197,34 +197,6 @@ def test_another_tenants_store_is_refused(store_path: Path) -> None:
     with pytest.raises(StoreUnfit, match="tenant 'acme', not to 'default'"):
         opened(store_path)
     assert read_only(store_path).read(lambda tx: tx.tenant) == "acme"
-
-
-def test_a_store_below_its_level_is_raised_only_by_who_may(store_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A read-and-record verb says who raises it; serving raises it with the migration's own row."""
-    opened(store_path).close()
-    steps = (*schema.MIGRATIONS, ("a column", "ALTER TABLE cancel ADD COLUMN extra TEXT;"))
-    monkeypatch.setattr(schema, "LEVEL", 2)
-    with pytest.raises(StoreUnfit, match="`agentplane serve` raises it to 2"):
-        opened(store_path, may_migrate=False)
-    old = schema.migrate
-    monkeypatch.setattr(schema, "migrate", lambda *args, **kw: old(*args, **kw, steps=steps))
-    store = opened(store_path)
-    assert store.found.migrated == 1
-    rows = store.readers.read(lambda tx: tx.all("SELECT level, name FROM migration ORDER BY level"))
-    assert rows == [(1, "the first tables"), (2, "a column")]
-    store.close()
-
-
-def test_a_migration_that_fails_leaves_the_level_it_found(store_path: Path) -> None:
-    """DDL, row and level are one transaction."""
-    opened(store_path).close()
-    connection = store_module.connect(store_path)
-    steps = (*schema.MIGRATIONS, ("bad", "CREATE TABLE made (x); INSERT INTO nowhere VALUES (1);"))
-    with pytest.raises(apsw.SQLError):
-        schema.migrate(connection, "default", NOW, "t", steps=steps)
-    assert int(connection.pragma("user_version")) == 1 and not connection.in_transaction
-    assert connection.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'made'").fetchall() == [(0,)]
-    connection.close()
 
 
 # --- restored copies ------------------------------------------------------------------------------

@@ -104,8 +104,9 @@ def planted(function: str, change: Callable[[str], str], monkeypatch: pytest.Mon
     name = function.split(".")[1]
     old = getattr(room, name)
     if room is schema:
-        ((named, ddl),) = schema.MIGRATIONS
-        monkeypatch.setitem(schema.migrate.__kwdefaults__, "steps", ((named, ddl.replace(old, change(old))),))
+        (first,) = schema.MIGRATIONS
+        changed = first._replace(ddl=first.ddl.replace(old, change(old)))
+        monkeypatch.setitem(schema.migrate.__kwdefaults__, "steps", (changed,))
         return
     if isinstance(old, str):
         monkeypatch.setattr(room, name, change(old))
