@@ -3,7 +3,8 @@
 Owns the socket, its deadlines and how it ends. Refuses heads that do not arrive and clients that do not read.
 Invariant: a request whose first bytes have arrived is answered; only the reading task ends a connection, and
 who else wants it ended moves the deadline of its read; no write outlasts a client that stopped reading, and
-no shield outlasts ``cut``.
+no shield outlasts ``cut``. A client that takes nothing while a drain looks, for longer than the way to it explains,
+is not waited for by that drain.
 """
 
 from __future__ import annotations
@@ -27,6 +28,19 @@ WRITE_BYTES: Final = 64 * 1024
 """Written at once; a client must take this much within ``stall_s``."""
 PARTING_S: Final = 1.0
 """How long a client may take to read our last words before the connection goes."""
+IDLE_PARTING_S: Final = 0.05
+"""The same in a drain, for a client whose last answer is older than the linger: it has had that to read it."""
+SHUT_S: Final = 0.2
+"""A client that took nothing for so long, though everything that was sent has reached it, has stopped reading."""
+UNHEARD_S: Final = 1.0
+"""The same of one that has not acknowledged all of it: the network may have lost some, which takes longer to mend."""
+ROUND_TRIPS: Final = 4
+"""What a client far away has at least."""
+UNACKED_AT: Final = 24
+RTT_AT: Final = 68
+TCP_INFO_BYTES: Final = 72
+"""Where the kernel's `struct tcp_info` has packets that are under way and the microseconds of a round trip, and as much
+of it as is read."""
 GONE: Final = (
     trio.BrokenResourceError,
     trio.ClosedResourceError,
@@ -64,6 +78,10 @@ class Spoken(Protocol):
     def begun(self) -> bool:
         """Bytes of a request are here whose head is not whole."""
 
+    @property
+    def unsent(self) -> int:
+        """Bytes of answers that wait here until the client opens a window for them."""
+
     async def initiate(self) -> None: ...
 
     async def feed(self, data: bytes) -> None:
@@ -80,6 +98,42 @@ class Spoken(Protocol):
 
     async def refuse_slow(self) -> None:
         """The answer to a head that did not arrive in time."""
+
+
+class Outgoing:
+    """What one client has yet to take: ``left`` of the write in hand, and what its protocol holds back. A drain looks
+    at it again and again."""
+
+    def __init__(self, sock: trio.socket.SocketType) -> None:
+        self._sock = sock
+        self.protocol: Spoken | None = None
+        self.left = 0
+        self.taken_at = math.inf
+        self._unsent: int | None = None
+        self._looked_at = self._since = math.inf
+
+    def stands(self, for_s: float) -> bool:
+        """Whether the client has stopped reading: something waits for it, of which it took nothing for a while, nor
+        since a look ``for_s`` ago. What lies in the kernel counts as well.
+        """
+        now, waiting = trio.current_time(), self.left + (0 if self.protocol is None else self.protocol.unsent)
+        if not waiting:
+            self._unsent = None
+            return False
+        unsent = waiting + _asked(self._sock, termios.TIOCOUTQ)
+        if unsent != self._unsent:
+            # What it took before the first look nobody saw, but for the write in hand, which had begun by then.
+            self._since = min(now, self.taken_at) if self._unsent is None else now
+            self._unsent, self._looked_at = unsent, now
+        return now - self._looked_at >= for_s and now - self._since >= self._patience_s()
+
+    def _patience_s(self) -> float:
+        try:
+            info = self._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_BYTES)
+        except OSError:
+            return SHUT_S  # A Unix socket: nothing is under way.
+        (unacknowledged,), (trip_us,) = (struct.unpack_from("I", info, at) for at in (UNACKED_AT, RTT_AT))
+        return max(UNHEARD_S if unacknowledged else SHUT_S, ROUND_TRIPS * trip_us / 1_000_000)
 
 
 class Connection:
@@ -111,6 +165,7 @@ class Connection:
         self._begun_at = math.inf
         self._linger_until = math.inf
         self._closing = False
+        self.outgoing = Outgoing(self._transport.socket)
 
     async def run(self) -> None:
         """Serve until either side ends it. Raises nothing that a client causes by going away."""
@@ -118,14 +173,17 @@ class Connection:
             with self._whole:
                 alpn = await self._shake_hands()
                 async with trio.open_nursery() as nursery:
-                    protocol = self._protocol = self._speak(alpn, nursery, self)
+                    protocol = self._protocol = self.outgoing.protocol = self._speak(alpn, nursery, self)
                     await protocol.initiate()
                     if self.draining:
                         await protocol.drain()
                     self.changed()
                     await self._serve(protocol)
                     await protocol.lost()
-                    await part(self._stream, self._linger_s if self.draining else PARTING_S)
+                    parting_s = self._linger_s if self.draining else PARTING_S
+                    if self.draining and protocol.idle and trio.current_time() - self._quiet_since >= self._linger_s:
+                        parting_s = min(self._linger_s, IDLE_PARTING_S)
+                    await part(self._stream, parting_s)
                     # Whoever still sends, sends to nobody.
                     self.shields.cut()
         except* GONE:
@@ -161,10 +219,13 @@ class Connection:
                 if self._closing:
                     return
                 send = partial(self._stream.send_all, data[start : start + WRITE_BYTES])
+                self.outgoing.left, self.outgoing.taken_at = len(data) - start, trio.current_time()
                 try:
                     whole = await self.shields.over(send, self._limits.stall_s)
                 except GONE:
                     whole = False
+                finally:
+                    self.outgoing.left, self.outgoing.taken_at = 0, trio.current_time()
                 if not whole:
                     self.end()
 
@@ -240,17 +301,27 @@ class Connection:
             return False
         if self._begun_at != math.inf:
             await protocol.refuse_slow()
-        elif _unread(self._transport.socket):
+        elif _asked(self._transport.socket, termios.FIONREAD):
             self._begun_at = trio.current_time()
             return False
         else:
             await protocol.farewell()
+            self._half_close()
         return True
 
+    def _half_close(self) -> None:
+        """End our half in the turn that saw no request: one that comes after our end can have no answer, and while
+        this waited for its turn others had theirs. With TLS the end is a record, which `part` writes."""
+        if self._tls is None:
+            try:
+                self._transport.socket.shutdown(socket.SHUT_WR)
+            except OSError:
+                return  # The client has gone; whoever reads next learns of it.
 
-def _unread(sock: trio.socket.SocketType) -> int:
-    """Bytes that the kernel holds for us."""
-    return int(struct.unpack("i", fcntl.ioctl(sock.fileno(), termios.FIONREAD, bytes(4)))[0])
+
+def _asked(sock: trio.socket.SocketType, what: int) -> int:
+    """Bytes that the kernel holds: for us (FIONREAD), or of ours for the client (TIOCOUTQ)."""
+    return int(struct.unpack("i", fcntl.ioctl(sock.fileno(), what, bytes(4)))[0])
 
 
 async def part(stream: trio.SocketStream | trio.SSLStream[trio.SocketStream], seconds: float) -> None:

@@ -15,8 +15,8 @@ from typing import Any, Final
 import msgspec
 import trio
 
+from agentplane.appliance.logs import Log
 from agentplane.appliance.settings import Located
-from agentplane.appliance.stderr import StderrWriter
 from agentplane.core import bounds
 from agentplane.engine.plane import Plane
 
@@ -37,10 +37,10 @@ class Stopped(msgspec.Struct, frozen=True, kw_only=True):
 class Drain:
     """One drain of one process; ``begin`` is idempotent, ``end_now`` ends it at once."""
 
-    def __init__(self, plane: Plane, located: Located, writer: StderrWriter) -> None:
+    def __init__(self, plane: Plane, located: Located, log: Log) -> None:
         self._plane = plane
         self._located = located
-        self._writer = writer
+        self._log = log
         self.begun = trio.Event()
         self.cut: dict[str, str] = {}
         self.grace_s = located.plane.drain_secs
@@ -67,10 +67,11 @@ class Drain:
         for listener in self.listeners:
             listener.stop_accepting()
         self.begun.set()
-        self._writer.line(
-            f"draining: {len(self._plane.runs.live)} runs in hand, at most {self.grace_s:g} s "
-            f"({self._located.plane.drain_mode})"
-        )
+        running, mode = len(self._plane.runs.live), self._located.plane.drain_mode
+        self._log.tell(
+            "draining", f"draining: {running} runs in hand, at most {self.grace_s:g} s ({mode})",
+            runs=running, grace_s=self.grace_s, mode=mode,
+        )  # fmt: skip
 
     def end_now(self) -> None:
         self.begin()
@@ -91,7 +92,7 @@ class Drain:
             self._ends_at = time.monotonic() + grace_s
             self._plane.runs.gate.deadline = self.left_s
             self._plane.runs.interrupt_all()
-            self._writer.line(f"draining: at most {grace_s:g} s more")
+            self._log.tell("draining", f"draining: at most {grace_s:g} s more", grace_s=grace_s)
 
     async def wait(self) -> Stopped:
         """Wait to be begun, then carry it out; returns when the runs have ended and the listeners are closed."""
@@ -107,12 +108,13 @@ class Drain:
             if not self._idle:
                 self._cut_rest()
             nursery.cancel_scope.deadline = trio.current_time() + CLOSE_S
+            if self._idle:
+                # Nothing is left to be asked about: its clients are waited for beside the others'.
+                nursery.start_soon(self._close_control)
         with trio.move_on_after(bounds.FLUSH_MAX_S):
             await self._plane.runs.wait_idle()
         self._cut_rest()
-        if self.control is not None:
-            with trio.move_on_after(CLOSE_S):
-                await self.control.close(hard_deadline=trio.current_time() + CLOSE_S)
+        await self._close_control()
         return Stopped(parked=list(self._plane.runs.parked), cut=self.cut, seconds=trio.current_time() - began)
 
     async def _runs(self) -> None:
@@ -135,7 +137,12 @@ class Drain:
                 live.stop()
 
     async def _close(self, listener: Any) -> None:
-        await listener.close(hard_deadline=self._deadline + CLOSE_S)
+        await listener.close(hard_deadline=self._deadline + CLOSE_S, waited_for=self._over)
+
+    async def _close_control(self) -> None:
+        if self.control is not None:
+            with trio.move_on_after(CLOSE_S):
+                await self.control.close(hard_deadline=trio.current_time() + CLOSE_S)
 
     def standing(self) -> dict[str, str]:
         """Where every run stands that would be cut now. From any thread: what changes meanwhile may be missed."""

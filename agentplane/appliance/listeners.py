@@ -56,6 +56,8 @@ ACCEPT_PAUSE_S: Final = 0.1
 """After an accept that failed for want of descriptors or memory."""
 REFUSING_MAX: Final = 64
 """Connections over the limit that are being told so; beyond these they are just closed."""
+LOOK_EVERY_S: Final = 0.05
+"""How often a drain looks whether clients take what waits for them."""
 CUT_S: Final = 1.0
 """How long requests that were cut may take to end before ``close`` goes on without them."""
 REFUSAL: Final = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
@@ -77,6 +79,8 @@ class _Http1(H11Protocol):
     @property
     def begun(self) -> bool:
         return self.idle and bool(self.connection.trailing_data[0])
+
+    unsent = 0
 
     async def feed(self, data: bytes) -> None:
         await self.handle(RawData(data))
@@ -109,6 +113,10 @@ class _Http2(H2Protocol):
     """HTTP/2 that announces its end, and takes the body of a request that was answered already."""
 
     begun = False
+
+    @property
+    def unsent(self) -> int:
+        return sum(len(buffer.buffer) for buffer in self.stream_buffers.values())
 
     async def feed(self, data: bytes) -> None:
         await self.handle(RawData(data))
@@ -243,7 +251,7 @@ class Server:
                             self._one_less = trio.Event()
                             await self._one_less.wait()
                     finally:
-                        self._cut()
+                        self._cut(self._connections)
                 await lifespan.tell("shutdown")
                 outer.cancel_scope.cancel()
         finally:
@@ -267,10 +275,11 @@ class Server:
         self._accepting.cancel()
         put_away(self._sock, inherited=self._inherited)
 
-    async def close(self, *, hard_deadline: float) -> int:
+    async def close(self, *, hard_deadline: float, waited_for: trio.Event | None = None) -> int:
         """Stop, and end every connection: idle ones after the linger, others after their answer.
 
-        ``hard_deadline`` is on trio's clock; what is open then is cut, and its number returned.
+        ``hard_deadline`` is on trio's clock; what is open then is cut. Whose client stopped reading is cut before, from
+        the moment on that ``waited_for`` is set: that nothing else is. The number of both is returned.
         """
         self.stop_accepting()
         self._linger_until = min(trio.current_time() + self._linger_s, hard_deadline)
@@ -279,18 +288,24 @@ class Server:
         for connection in self._connections:
             connection.drain(self._linger_until)
             self._nursery.start_soon(connection.announce)
-        with trio.move_on_at(hard_deadline):
-            await self._ended.wait()
-            return 0
-        count = len(self._connections)
-        self._cut()
-        with trio.move_on_after(CUT_S):
-            await self._ended.wait()
-        return count
+        cut: set[Connection] = set()
+        while not self._ended.is_set() and trio.current_time() < hard_deadline:
+            stuck = {connection for connection in self._connections if connection.outgoing.stands(self._linger_s)}
+            if waited_for is None or waited_for.is_set():
+                cut |= self._cut(stuck)
+            with trio.move_on_at(min(hard_deadline, trio.current_time() + LOOK_EVERY_S)):
+                await self._ended.wait()
+        if not self._ended.is_set():
+            cut |= self._cut(self._connections)
+            with trio.move_on_after(CUT_S):
+                await self._ended.wait()
+        return len(cut)
 
-    def _cut(self) -> None:
-        for connection in list(self._connections):
+    def _cut(self, connections: set[Connection]) -> set[Connection]:
+        cut = set(connections)
+        for connection in cut:
             connection.cut()
+        return cut
 
     async def _accept(self, nursery: trio.Nursery) -> None:
         while not self._stopped:

@@ -1,6 +1,7 @@
 """Serving a plane: the only place that opens listeners.
 
-Owns the order of a start (settings, code, store, sockets) and of an end (drain, listeners, control, journal).
+Owns the order of a start (descriptors, code, store, sockets, READY) and of an end (drain, listeners, control,
+journal).
 Refuses code that
 others may write and effects whose secrets are missing. Invariant: the control socket is there while the plane is,
 and answers
@@ -15,28 +16,32 @@ import socket
 import sys
 import threading
 import time
-import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 import trio
 
-from agentplane.appliance import listeners, sockets, systemd
-from agentplane.appliance.code import prepare
+from agentplane.appliance import listeners, reaper, sockets, systemd, watchdog
+from agentplane.appliance.code import prepare, unknown_schedules
+from agentplane.appliance.credentials import check_credentials
 from agentplane.appliance.drain import Drain, Stopped
 from agentplane.appliance.host import ApplianceHost
+from agentplane.appliance.logs import Log
+from agentplane.appliance.probe import probe
 from agentplane.appliance.settings import Located, PlaneSettings, public_host
 from agentplane.appliance.signals import Signals
-from agentplane.appliance.stderr import StderrWriter
 from agentplane.appliance.systemd import Notifier
+from agentplane.appliance.watchdog import MoreTime, Standing
 from agentplane.authoring.loading import Loaded
 from agentplane.core import errors
 from agentplane.core.build import __version__
 from agentplane.core.errors import EXIT_OPERATIONAL, EXIT_PARTIAL, EXIT_YES, AgentplaneError
-from agentplane.engine.observer import Observe, silent
+from agentplane.engine.observer import Observe, both, silent
 from agentplane.engine.plane import Plane
 from agentplane.engine.scheduling import of_settings
+from agentplane.journal.lock import Note, Patience, WaitEnded
 from agentplane.journal.units import Unit
 from agentplane.surface.access import Access
 from agentplane.surface.app import control_identity, make_app, token_identity
@@ -56,42 +61,51 @@ class Process(msgspec.Struct, frozen=True):
     located: Located
     loaded: Loaded
     observe: Observe
-    writer: StderrWriter
+    log: Log
     signals: Signals
     notifier: Notifier
     given: list[systemd.Given]
     leaving: Leaving
+    starting: MoreTime
     options: Mapping[str, Any] = {}
 
 
 def serve(located: Located, *, observe: Observe = silent, clock: trio.abc.Clock | None = None, **options: Any) -> int:
     """Serve until a signal or `drain`, then leave the process: 0 when nothing was cut, 5 when something was, 4 when
     the store failed. ``clock`` and ``options`` are the loop's and ``Plane.open``'s, for whoever keeps time otherwise.
-    What the supervisor passed (LISTEN_*, NOTIFY_SOCKET) has left the environment before any code of the operator runs.
+    What the supervisor passed (LISTEN_*, NOTIFY_SOCKET, WATCHDOG_*) has left the environment before any code of the
+    operator runs.
     """
-    writer = StderrWriter()
-    leaving = Leaving(writer)
+    log = Log(located.plane.log_level, located.plane.log_format)
+    leaving = Leaving(log)
     signals = Signals(on_second=leaving.at_once, patience_s=leaving.patience_s)
     # Before the operator's code is imported, which may take long: a signal that arrives meanwhile is a drain that
     # follows.
     signals.install()
-    given, notifier = systemd.given(os.environ, os.getpid()), Notifier.of(os.environ)
+    notifier = Notifier.of(os.environ, os.getpid())
+    given = systemd.given(os.environ, os.getpid())
+    watchdog.say_where_it_stood(notifier)
+    starting = MoreTime(notifier, watchdog.disk_of(located.path("store"))).begin()
+    if reaper.is_needed():
+        # Before any code of the operator's, which may keep a reference to what starts a process.
+        reaper.STARTED.watch()
     # What skills and libraries print goes the same way, from their import on, so that who does not read it holds up no
     # loop.
-    writer.start(take_over=True)
+    log.start()
     try:
+        sockets.check_given(given, {"operator": located.plane.operator_addr, "probe": located.plane.probe_addr})
+        check_credentials(located)
         loaded = prepare(located)
-    except BaseException:
-        writer.close()
-        raise
-    try:
-        process = Process(located, loaded, observe, writer, signals, notifier, given, leaving, options)
+        process = Process(located, loaded, observe, log, signals, notifier, given, leaving, starting, options)
         stopped = trio.run(_serve, process, clock=clock)
         status = EXIT_PARTIAL if stopped.cut else EXIT_YES
-        _tell_end(writer, stopped)
+        _tell_end(log, stopped)
+    except WaitEnded:
+        log.tell("ended", "stopped: told to while it waited for the store; nothing was opened")
+        status = EXIT_YES
     except BaseException as error:
-        status = _tell_fault(writer, error)
-    leave(writer, status)
+        status = _tell_fault(log, error)
+    leave(log, status)
     return status
 
 
@@ -99,8 +113,8 @@ class Leaving:
     """What is left to be said and flushed when the process is told to leave at once. Used from other threads than
     the loop's."""
 
-    def __init__(self, writer: StderrWriter) -> None:
-        self._writer = writer
+    def __init__(self, log: Log) -> None:
+        self._log = log
         self._drain: Drain | None = None
         self._plane: Plane | None = None
         self._grace_s = 0.0
@@ -119,10 +133,10 @@ class Leaving:
     def at_once(self) -> None:
         """The second signal: what is cut is named, what is queued is flushed, and nothing is waited for."""
         cut = {} if self._drain is None else self._drain.standing()
-        _tell_cut(self._writer, cut)
+        _tell_cut(self._log, cut)
         if self._plane is not None:
             flush(self._plane)
-        leave(self._writer, EXIT_PARTIAL if cut else EXIT_YES)
+        leave(self._log, EXIT_PARTIAL if cut else EXIT_YES)
 
 
 def flush(plane: Plane) -> None:
@@ -136,9 +150,9 @@ def flush(plane: Plane) -> None:
             time.sleep(0.005)
 
 
-def leave(writer: StderrWriter, status: int) -> None:
+def leave(log: Log, status: int) -> None:
     """Threads are not waited for: what they still do is recorded by nobody (architecture, Threads)."""
-    writer.close(timeout_s=LAST_WORDS_S)
+    log.close(timeout_s=LAST_WORDS_S)
     # A pipe that nobody reads would hold the flush, and so the end, for ever.
     last = threading.Thread(target=_flush_stdout, daemon=True)
     last.start()
@@ -151,16 +165,17 @@ def _flush_stdout() -> None:
         sys.stdout.flush()
 
 
-def _tell_fault(writer: StderrWriter, error: BaseException) -> int:
+def _tell_fault(log: Log, error: BaseException) -> int:
     """Why it ended, in one sentence; a defect of ours by its type and place. The exit status."""
     known = _first(error)
     if isinstance(known, AgentplaneError):
-        writer.line(f"agentplane: {known.message} {known.row.next}")
+        log.fail("ended", f"agentplane: {known.message} {known.row.next}", code=known.row.code)
         return known.row.exit or EXIT_OPERATIONAL
-    _fault_log(writer)(known)
-    writer.line(
+    log.fault(known)
+    log.fail(
+        "ended",
         f"agentplane: the plane met a defect of its own ({type(known).__name__}) and stopped; "
-        "start it again, recovery continues."
+        "start it again, recovery continues.",
     )
     return EXIT_OPERATIONAL
 
@@ -173,19 +188,22 @@ def _first(error: BaseException) -> BaseException:
     return next((one for one in found if isinstance(one, AgentplaneError)), found[0])
 
 
-def _check_schedules(process: Process) -> None:
-    """Raises Settings for a schedule of what nobody here can do: it would fail at its first instant, unseen."""
-    have = {skill.name for skill in process.loaded.skills}
-    for one in process.located.plane.schedule:
-        if one.capability not in have:
-            named = ", ".join(sorted(have)) or "none"
-            raise errors.Settings(f"The schedule {one.name} asks for {one.capability!r}; this plane has: {named}.")
+def _patience(process: Process) -> Patience:
+    """How long the store is waited for whose holder drains: a deploy's new process may be there before the old is
+    gone."""
+
+    def said(note: Note) -> None:
+        process.log.tell("waiting", f"waiting for the store: pid {note.pid} on {note.host} drains", pid=note.pid)
+
+    signals = process.signals
+    return Patience(seconds=process.located.plane.wait_lock_secs, said=said, ended=lambda: signals.told)
 
 
 async def _serve(process: Process) -> Stopped:
-    located, writer = process.located, process.writer
+    located, log = process.located, process.log
     said = located.plane
-    _check_schedules(process)
+    for sentence in unknown_schedules(located, process.loaded):
+        raise errors.Settings(sentence)
     socket_path = located.path("socket")
     async with Plane.open(
         located.path("store"),
@@ -193,7 +211,7 @@ async def _serve(process: Process) -> Stopped:
         tenant=said.tenant,
         settings=said.settings,
         secrets=located.path("secrets"),
-        observe=process.observe,
+        observe=both(process.observe, log.observe),
         state="serving",
         socket=str(socket_path),
         guard_steps=True,
@@ -203,27 +221,40 @@ async def _serve(process: Process) -> Stopped:
         schedules=of_settings(said.schedule),
         people=said.people,
         event_kept_s=said.event_kept_secs,
+        patience=_patience(process),
         **({"sweep_every_s": said.sweep_every_secs} | dict(process.options)),
     ) as plane:
         plane.max_admitted = said.max_admitted
-        drain = Drain(plane, located, writer)
-        host = ApplianceHost(plane, located, drain)
+        log.redact = plane.world.secrets.redact
+        drain = Drain(plane, located, log)
+        host = ApplianceHost(plane, located, drain, log)
         process.leaving.serving(plane, drain)
+        told = Standing(process.notifier, plane, drain)
         drain.control = _control(process, host)
         operator = _operator(process, host)
+        probing = probe(said, process.given, {"/live": host.live, "/ready": host.ready})
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(process.signals.watch, drain.begin, host.hang_up)
+            if reaper.is_needed():
+                nursery.start_soon(reaper.forever, reaper.STARTED)
+            nursery.start_soon(process.signals.watch, drain.begin, partial(told.reload, host.hang_up))
             await nursery.start(drain.control.serve)
             if operator is not None:
                 drain.listeners.append(operator)
                 await nursery.start(operator.serve)
+            if probing is not None:
+                host.listeners["probe"] = probing.where
+                await nursery.start(probing.serve)
             if host.notifier is not None:
                 nursery.start_soon(host.notifier.forever)
             _four_lines(process, plane)
-            process.notifier.ready(f"serving, pid {os.getpid()}")
+            process.starting.end()
+            told.ready()
+            nursery.start_soon(told.forever)
             await drain.begun.wait()
-            process.notifier.stopping("draining")
+            told.stopping()
+            ending = MoreTime(process.notifier, told.moved).begin()
             stopped = await drain.wait()
+            ending.end()
             nursery.cancel_scope.cancel()
         return stopped
 
@@ -234,11 +265,12 @@ def _control(process: Process, host: ApplianceHost) -> listeners.Server:
     group = said.socket_group
     named = int(group) if group is not None and group.isascii() and group.isdigit() else group
     sock = sockets.bind(sockets.Unix(process.located.path("socket"), group=named))
+    host.listeners["control"] = f"unix:{process.located.path('socket')}"
     host.tokens.reload()
     identify = control_identity(Access(said.access, os.getuid()), host.tokens, host.now_ms)
-    app = make_app(host, identify, _access_log(process.writer), "control")
+    app = make_app(host, identify, process.log.access, "control")
     return listeners.Server(
-        app, sock, name="control", unix=True, linger_ms=said.drain_linger_ms, fault=_fault_log(process.writer)
+        app, sock, name="control", unix=True, linger_ms=said.drain_linger_ms, fault=process.log.fault
     )
 
 
@@ -247,7 +279,9 @@ def _operator(process: Process, host: ApplianceHost) -> listeners.Server | None:
     if said.operator_addr is None:
         return None
     cert, key = (None if one is None else str(process.located.directory / one) for one in (said.tls_cert, said.tls_key))
-    endpoint = sockets.parse_address(said.operator_addr, tls_cert=cert, tls_key=key, given=process.given)
+    endpoint = sockets.parse_address(
+        said.operator_addr, tls_cert=cert, tls_key=key, given=process.given, listener="operator"
+    )
     if not endpoint.loopback and not (said.tls_cert or (said.behind_proxy and said.public_url)):
         raise errors.Settings(
             f"operator_addr {said.operator_addr} is reachable from outside: "
@@ -256,18 +290,18 @@ def _operator(process: Process, host: ApplianceHost) -> listeners.Server | None:
     sock = sockets.bind(endpoint)
     tokens = host.tokens
     names = operator_names(said, endpoint.host, sock)
-    host.operator_url = _shown(said, endpoint.host, sock)
+    host.operator_url = host.listeners["operator"] = _shown(said, endpoint.host, sock)
     now_ms = host.now_ms
     identify = token_identity(Access(said.access, os.getuid()), tokens, now_ms, names, proxies=said.behind_proxy)
     return listeners.Server(
-        make_app(host, identify, _access_log(process.writer), "operator"),
+        make_app(host, identify, process.log.access, "operator"),
         sock,
         name="operator",
         unix=False,
         inherited=endpoint.inherited,
         linger_ms=said.drain_linger_ms,
         tls=endpoint.tls,
-        fault=_fault_log(process.writer),
+        fault=process.log.fault,
     )
 
 
@@ -297,51 +331,35 @@ def _shown(said: PlaneSettings, host: str, sock: socket.socket) -> str:
     return f"{'https' if said.tls_cert else 'http'}://{_bracketed(host)}:{sock.getsockname()[1]}"
 
 
-def _access_log(writer: StderrWriter) -> Callable[[dict[str, object]], None]:
-    def log(fields: dict[str, object]) -> None:
-        event = "access" if "method" in fields else "defect"
-        said = {key: value for key, value in fields.items() if value is not None}
-        writer.line(msgspec.json.encode({"at": round(time.time(), 3), "event": event, **said}).decode())
-
-    return log
-
-
-def _fault_log(writer: StderrWriter) -> Callable[[BaseException], None]:
-    """A defect that an app did not answer itself: its type and place, never its values."""
-
-    def fault(error: BaseException) -> None:
-        frames = traceback.extract_tb(error.__traceback__)
-        place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "unknown"
-        writer.line(f"defect: {type(error).__name__} at {place}")
-
-    return fault
-
-
 def _four_lines(process: Process, plane: Plane) -> None:
-    said, writer = process.located.plane, process.writer
+    said, log = process.located.plane, process.log
     skills = ", ".join(sorted(skill.name for skill in process.loaded.skills)) or "no skill"
     state = f", held: {plane.state.held}" if plane.state.held else ", paused" if plane.state.paused else ""
     store = process.located.path("store")
-    writer.line(f"agentplane {__version__}: {said.name} ({said.environment}), store {store}{state}; {skills}")
+    log.tell("serving", f"agentplane {__version__}: {said.name} ({said.environment}), store {store}{state}; {skills}")
     untold = "" if said.notify else "; nobody will be told of what waits for people ([notify] is not set)"
     if said.operator_addr:
-        writer.line(f"operator listener {said.operator_addr}, sign in with a token{untold}")
+        log.tell("serving", f"operator listener {said.operator_addr}, sign in with a token{untold}")
     else:
-        writer.line(f"no listener (operator_addr is off){untold}")
-    writer.line(f"control socket {process.located.path('socket')}")
-    writer.line(f"stop: SIGTERM, Ctrl-C or `agentplane drain`; pid {os.getpid()}")
+        log.tell("serving", f"no listener (operator_addr is off){untold}")
+    probing = f"; probes {said.probe_addr}" if said.probe_addr else ""
+    log.tell("serving", f"control socket {process.located.path('socket')}{probing}")
+    log.tell("serving", f"stop: SIGTERM, Ctrl-C or `agentplane drain`; pid {os.getpid()}", pid=os.getpid())
 
 
-def _tell_cut(writer: StderrWriter, cut: Mapping[str, str]) -> None:
+def _tell_cut(log: Log, cut: Mapping[str, str]) -> None:
     for run, where in list(cut.items())[:NAMED_MAX]:
-        writer.line(f"cut: {run} {where}; recovery will decide it")
+        log.alarm("cut", f"cut: {run} {where}; recovery will decide it", run=run)
     if len(cut) > NAMED_MAX:
-        writer.line(f"cut: {len(cut) - NAMED_MAX} more")
+        log.alarm("cut", f"cut: {len(cut) - NAMED_MAX} more")
 
 
-def _tell_end(writer: StderrWriter, stopped: Stopped) -> None:
-    _tell_cut(writer, stopped.cut)
+def _tell_end(log: Log, stopped: Stopped) -> None:
+    _tell_cut(log, stopped.cut)
     for run in stopped.parked[:NAMED_MAX]:
-        writer.line(f"parked: {run}")
+        log.tell("parked", f"parked: {run}", run=run)
     parked = f"{len(stopped.parked)} parked" if stopped.parked else "none parked"
-    writer.line(f"stopped: {parked}, {len(stopped.cut)} cut, after {stopped.seconds:.1f} s")
+    log.tell(
+        "stopped", f"stopped: {parked}, {len(stopped.cut)} cut, after {stopped.seconds:.1f} s",
+        parked=len(stopped.parked), cut=len(stopped.cut), seconds=round(stopped.seconds, 3),
+    )  # fmt: skip

@@ -1,23 +1,26 @@
 """What a plane is told: plane.toml, environment and flags.
 
-Owns the keys, their types and their order of belief (flag, environment, file, default). Refuses unknown keys and
-files that
-others may write. Invariant: every key of the file has a flag and an environment variable of the same name.
+Owns the keys, their types and their order of belief (flag, environment, file, default). Refuses unknown keys, naming
+the nearest, and files that others may write. Invariant: every key of the file has a flag and an environment variable of
+the same name; what is refused is found all at once, each in one sentence with its source.
 """
 
 from __future__ import annotations
 
+import difflib
 import ipaddress
 import os
 import stat
 import tomllib
 import urllib.parse
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
+from agentplane.appliance import relations
 from agentplane.appliance.sections import (
     NotifySettings,
     ScheduleSettings,
@@ -32,10 +35,11 @@ FILE: Final = "plane.toml"
 ENV: Final = "AGENTPLANE_"
 FILE_BYTES_MAX: Final = 64 * 1024
 """Ten times any plane.toml; a dotted key of a megabyte costs the TOML reader minutes."""
-EVENT_KEPT_MAX_S: Final = 10 * 366 * 86_400
-SWEEP_EVERY_MIN_S: Final = 0.05
-SWEEP_EVERY_MAX_S: Final = 3_600
-"""What falls due is looked at when it is; an hour is for what nobody announced."""
+NEAR: Final = 0.6
+"""How alike two names must be for one to have been meant by the other."""
+UNKNOWN_MAX: Final = 20
+"""Unknown keys that are told one by one: to look for what each was meant to be takes a while."""
+STRENGTH: Final = ("default", "file", "environment", "flag")
 
 
 class PlaneSettings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=True):
@@ -65,6 +69,10 @@ class PlaneSettings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, fr
     max_running: int = bounds.MAX_RUNNING
     max_admitted: int = bounds.MAX_ADMITTED
     trust_writable: bool = False
+    log_level: str = "info"
+    log_format: str = "auto"
+    probe_addr: str | None = None
+    wait_lock_secs: float = 0.0
     settings: dict[str, Any] = {}
     access: dict[str, list[str]] | None = None
     event_kept_secs: int = bounds.EVENT_KEPT_S
@@ -75,11 +83,14 @@ class PlaneSettings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, fr
 
 
 class Located(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings with the directory they are relative to, and where each was said."""
+    """Settings with the directory they are relative to, where each was said, and what flags and environment said: a
+    reload reads the file again under them."""
 
     directory: Path
     plane: PlaneSettings
     said: dict[str, str]
+    flags: dict[str, object] = {}
+    environ: dict[str, str] = {}
 
     def path(self, key: str) -> Path:
         """The absolute path of a path-valued key."""
@@ -90,11 +101,20 @@ class Located(msgspec.Struct, frozen=True, kw_only=True):
         return (self.directory / said).absolute()
 
 
+KEYS: Final = PlaneSettings.__struct_fields__
 SCALARS: Final = tuple(
     field.name
     for field in msgspec.structs.fields(PlaneSettings)
-    if field.name not in ("settings", "access", "operator_names", "behind_proxy", "people", "schedule", "notify")
+    if field.name not in ("settings", "access", "people", "schedule", "notify")
 )
+"""Keys that a variable or a flag can say."""
+LISTS: Final = ("operator_names", "behind_proxy")
+"""Of these, the ones that are lists: parted by commas there."""
+
+
+def flags_of(args: object) -> dict[str, object]:
+    """What a parsed command line says of keys."""
+    return {key: getattr(args, key) for key in SCALARS if getattr(args, key, None) is not None}
 
 
 def find(start: Path | None, environ: Mapping[str, str]) -> Path:
@@ -112,9 +132,69 @@ def find(start: Path | None, environ: Mapping[str, str]) -> Path:
     return chosen.absolute()
 
 
-def load(directory: Path, flags: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None) -> Located:
+def load(
+    directory: Path, flags: Mapping[str, object] | None = None, environ: Mapping[str, str] | None = None
+) -> Located:
     """Read plane.toml and lay environment and flags over it. Raises Settings naming key and source."""
+    located, findings = examine(directory, flags, environ)
+    if findings or located is None:
+        first = findings[0] if findings else "Nothing could be read."
+        more = f" (`agentplane config check` has {len(findings) - 1} more.)" if len(findings) > 1 else ""
+        raise errors.Settings(first + more)
+    return located
+
+
+def examine(
+    directory: Path, flags: Mapping[str, object] | None = None, environ: Mapping[str, str] | None = None
+) -> tuple[Located | None, list[str]]:  # fmt: skip
+    """What ``load`` reads, and every sentence that it would refuse it with; None where a value is of no use."""
     path = directory / FILE
+    try:
+        data = _read(path)
+    except errors.Settings as error:
+        return None, [error.message]
+    findings = unknown_keys(path, data)
+    said = dict.fromkeys(data, "file")
+    told_flags = {key: (flags or {})[key] for key in SCALARS if (flags or {}).get(key) is not None}
+    # An empty variable says nothing: a template that leaves one empty means the default.
+    told_environ = {
+        key: (environ or {})[ENV + key.upper()] for key in SCALARS if (environ or {}).get(ENV + key.upper())
+    }
+    for told, source in ((told_environ, "environment"), (told_flags, "flag")):
+        for key, value in told.items():
+            data[key], said[key] = _parted(value) if key in LISTS else value, source
+    values: dict[str, Any] = {}
+    for field in msgspec.structs.fields(PlaneSettings):
+        if field.name in data:
+            try:
+                values[field.name] = msgspec.convert(data[field.name], field.type, strict=False)
+            except msgspec.ValidationError as error:
+                sentence = str(error).replace("`$", f"`{field.name}")
+                named = sentence if field.name in sentence else f"{sentence} - at `{field.name}`"
+                if "unknown field" not in sentence or not any(f" in [{field.name}]" in one for one in findings):
+                    findings.append(f"{source_of(path, said, field.name)}: {named}.")
+    plane = PlaneSettings(**values)
+    plane = msgspec.structs.replace(plane, **relations.derived(values, plane))
+    misfit = {key for key in data if key in KEYS and key not in values}
+    findings += _wrong(path, plane, said, misfit)
+    located = Located(directory=directory, plane=plane, said=said, flags=told_flags, environ=told_environ)
+    return None if misfit else located, findings
+
+
+def salvaged(directory: Path, environ: Mapping[str, str]) -> Located:
+    """Where store and socket are by a plane.toml that ``load`` refuses, as far as it says so: for whoever asks a plane
+    that serves since before it was broken."""
+    try:
+        data = _read(directory / FILE)
+    except errors.Settings:
+        data = {}
+    found = {key: environ.get(ENV + key.upper()) or data.get(key) for key in ("store", "socket")}
+    told = {key: value for key, value in found.items() if isinstance(value, str) and value and "\0" not in value}
+    return Located(directory=directory, plane=msgspec.structs.replace(PlaneSettings(), **told), said={})
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """The file's tables. Raises Settings."""
     try:
         with open(path, "rb") as file:
             raw = file.read(FILE_BYTES_MAX + 1)
@@ -123,85 +203,88 @@ def load(directory: Path, flags: Mapping[str, Any] | None = None, environ: Mappi
     if len(raw) > FILE_BYTES_MAX:
         raise errors.Settings(f"{path} is over {FILE_BYTES_MAX} bytes.")
     try:
-        data: dict[str, Any] = tomllib.loads(raw.decode())
+        return tomllib.loads(raw.decode())
     except (ValueError, RecursionError) as error:
         # Also what is no TOMLDecodeError: a number of thousands of digits.
         raise errors.Settings(f"{path} is not TOML: {str(error)[:200]}.") from None
-    said = dict.fromkeys(data, "file")
-    for key in SCALARS:
-        if ENV + key.upper() in (environ or {}):
-            data[key], said[key] = (environ or {})[ENV + key.upper()], "environment"
-        if flags is not None and flags.get(key) is not None:
-            data[key], said[key] = flags[key], "flag"
-    try:
-        plane = msgspec.convert(data, PlaneSettings, strict=False)
-    except msgspec.ValidationError as error:
-        raise errors.Settings(f"{_source(path, said, str(error))}: {error}.") from None
-    _check(path, plane)
-    _check_outliving(path, plane, said)
-    return Located(directory=directory, plane=plane, said=said)
 
 
-def _source(path: Path, said: Mapping[str, str], sentence: str) -> str:
-    """Where the key was said at which ``sentence`` points, as a person finds it again."""
-    key = sentence.partition("`$.")[2].rstrip("`").partition(".")[0].partition("[")[0]
+def unknown_keys(path: Path, data: Mapping[str, object]) -> list[str]:
+    """A sentence for each key that is none, of the file and of its sections, with the nearest that is one; of many the
+    first ones, and how many more there are."""
+    found = [(key, "", KEYS) for key in data if key not in KEYS]
+    for section, kind in (("schedule", ScheduleSettings), ("notify", NotifySettings)):
+        said, known = data.get(section), kind.__struct_fields__
+        for table in said if isinstance(said, list) else [said]:
+            found += [
+                (key, f" in [{section}]", known)
+                for key in (table if isinstance(table, dict) else ())
+                if key not in known
+            ]
+    sentences = [
+        f"{path}: there is no key {key[:70]!a}{where}; {nearest(key, known)}."
+        for key, where, known in found[:UNKNOWN_MAX]
+    ]
+    if len(found) > UNKNOWN_MAX:
+        sentences.append(f"{path}: there are {len(found) - UNKNOWN_MAX} more keys that are none.")
+    return sentences
+
+
+def _parted(value: object) -> list[str]:
+    return [one.strip() for one in str(value).split(",") if one.strip()]
+
+
+def nearest(key: str, known: Sequence[str]) -> str:
+    """The known key that was probably meant, as half a sentence; all of them, or where they are listed, without one."""
+    near = difflib.get_close_matches(key[:70].lower().replace("-", "_"), known, 1, NEAR)
+    if near:
+        return f"the nearest that there is: {near[0]}"
+    return f"there are {', '.join(known)}" if len(known) < 10 else "`agentplane config show` lists those that there are"
+
+
+def source_of(path: Path, said: Mapping[str, str], key: str) -> str:
+    """Where ``key`` was said, as a person finds it again; the file where nobody said it."""
     return {"environment": ENV + key.upper(), "flag": f"--{key.replace('_', '-')}"}.get(said.get(key, ""), str(path))
 
 
-def _check_outliving(path: Path, plane: PlaneSettings, said: Mapping[str, str]) -> None:
-    """What outlives a run: how long an event is kept, how often it is looked, and the sections beside."""
-    ranges = (("event_kept_secs", 1, EVENT_KEPT_MAX_S), ("sweep_every_secs", SWEEP_EVERY_MIN_S, SWEEP_EVERY_MAX_S))
-    for key, least, most in ranges:
-        value = getattr(plane, key)
-        if not least <= value <= most:
-            source = _source(path, said, f"`$.{key}`")
-            raise errors.Settings(f"{source}: {key} is between {least} and {most} seconds, not {value}.")
-    try:
-        check_schedules(plane.schedule)
-        check_people(plane.people)
-        if plane.notify is not None:
-            check_notify(plane.notify)
-    except errors.Settings as error:
-        raise errors.Settings(f"{path}: {error.message}") from None
-
-
-def _check(path: Path, plane: PlaneSettings) -> None:
-    if plane.drain_mode not in ("finish", "park"):
-        raise errors.Settings(f"{path}: drain_mode is finish or park, not {plane.drain_mode!r}.")
-    if not bounds.LEASE_TTL_MIN_S <= plane.lease_ttl_secs <= 86_400:
-        raise errors.Settings(f"{path}: lease_ttl_secs is between {bounds.LEASE_TTL_MIN_S} and 86400.")
-    if not 0 <= plane.drain_linger_ms <= 60_000:
-        raise errors.Settings(f"{path}: drain_linger_ms is between 0 and 60000.")
-    if not 1 <= plane.max_admitted <= 10_000_000:
-        raise errors.Settings(f"{path}: max_admitted is between 1 and 10000000.")
-    if not 1 <= plane.max_running <= 100_000:
-        raise errors.Settings(f"{path}: max_running is between 1 and 100000.")
-    if not 0 <= plane.drain_secs <= 3600:
-        raise errors.Settings(f"{path}: drain_secs is between 0 and 3600.")
-    if (plane.tls_cert is None) != (plane.tls_key is None):
-        raise errors.Settings(f"{path}: tls_cert and tls_key go together.")
-    _check_names(path, plane)
+def _wrong(path: Path, plane: PlaneSettings, said: Mapping[str, str], misfit: Iterable[str]) -> list[str]:
+    """Everything about read values that would be refused, a sentence each with its source. Of relations only those
+    whose keys are well by themselves: ``misfit`` are keys whose values are of another type, and were not read."""
+    bad = relations.out_of_bounds(plane)
+    found = [f"{source_of(path, said, key)}: {why}." for key, why in bad]
+    unsure = {*misfit, *(key for key, _ in bad)}
+    for keys, why in relations.disagreements(plane):
+        if not unsure & set(keys):
+            # Of several keys the one that was said most strongly is where a person looks.
+            loudest = max(keys, key=lambda key: STRENGTH.index(said.get(key, "default")))
+            found.append(f"{source_of(path, said, loudest)}: {why}.")
+    checks: tuple[Callable[[], None], ...] = (
+        partial(_check_names, plane), partial(check_schedules, plane.schedule), partial(check_people, plane.people),
+        *(() if plane.notify is None else (partial(check_notify, plane.notify),)),
+    )  # fmt: skip
+    for check in checks:
+        try:
+            check()
+        except errors.Settings as error:
+            found.append(f"{path}: {error.message}")
     for who, roles in (plane.access or {}).items():
         unknown = [role for role in roles if role not in ROLES]
         if unknown:
-            raise errors.Settings(
-                f"{path}: [access] {who} has the unknown role {unknown[0]!r}; roles are {', '.join(ROLES)}."
-            )
+            near = nearest(unknown[0], list(ROLES))
+            found.append(f"{path}: [access] {who[:80]} has the unknown role {unknown[0][:80]!a}; {near}.")
+    return found
 
 
-def _check_names(path: Path, plane: PlaneSettings) -> None:
+def _check_names(plane: PlaneSettings) -> None:
     if not plane.name.strip() or len(plane.name) > bounds.NAME_CHARS_MAX or not plane.name.isprintable():
-        raise errors.Settings(f"{path}: name is 1 to {bounds.NAME_CHARS_MAX} printable characters.")
+        raise errors.Settings(f"name is 1 to {bounds.NAME_CHARS_MAX} printable characters.")
     for network in plane.behind_proxy:
         try:
             ipaddress.ip_network(network)
         except ValueError:
-            raise errors.Settings(
-                f"{path}: behind_proxy lists networks such as 10.0.0.0/8; {network!r} is none."
-            ) from None
-    if plane.public_url is not None:
-        if public_host(plane.public_url) is None:
-            raise errors.Settings(f"{path}: public_url is https://NAME[:PORT], not {plane.public_url!r}.")
+            raise errors.Settings(f"behind_proxy lists networks such as 10.0.0.0/8; {network!r} is none.") from None
+    if plane.public_url is not None and public_host(plane.public_url) is None:
+        raise errors.Settings(f"public_url is https://NAME[:PORT], not {plane.public_url!r}.")
 
 
 def public_host(url: str) -> str | None:

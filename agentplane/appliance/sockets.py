@@ -18,7 +18,7 @@ import ssl
 import stat
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, TypedDict
@@ -28,13 +28,17 @@ import msgspec
 from agentplane.appliance import systemd
 from agentplane.core import bounds, errors
 
-BACKLOG: Final = 1024
+BACKLOG: Final = 4096
 """Connections that the kernel holds between two passes of the loop; it cuts this to its own somaxconn."""
 PROBE_S: Final = 1.0
 """How long a socket that is there may take to accept; longer is an answer too: something holds it."""
 LOCK_TRIES: Final = 60
 LOCK_PAUSE_S: Final = 0.05
 SO_PEERGROUPS: Final = 59
+BY_NAME_ALONE: Final = ("probe",)
+"""Listeners that take a passed socket only when their address says so: what a probe connects to proves nothing while
+nobody accepts."""
+NAME_SHOWN: Final = 80
 GROUPS_BYTES_MAX: Final = 1024
 """As much as the socket module asks for at once: 256 groups."""
 
@@ -111,11 +115,13 @@ def parse_address(
     tls_cert: str | None = None,
     tls_key: str | None = None,
     given: Sequence[systemd.Given] | None = None,
+    listener: str | None = None,
 ) -> Tcp | Inherited:
     """``HOST:PORT``, ``[V6]:PORT``, ``fd:N`` or ``systemd:NAME`` (the first socket passed under that name).
 
     ``given`` are the sockets that were passed to this process; unless told they are read from its
-    environment, which forgets them. Raises Settings in one sentence.
+    environment, which forgets them. A socket that was passed under the name ``listener`` is taken in place of
+    HOST:PORT (``check_given`` has compared the two). Raises Settings in one sentence.
     """
     tls = tls_context(tls_cert, tls_key) if tls_cert is not None and tls_key is not None else None
     kind, _, rest = text.partition(":")
@@ -134,7 +140,60 @@ def parse_address(
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     if ":" in bare and bare == host:
         raise errors.Settings(f"{text!r} is not an address: an IPv6 address stands in brackets.")
+    for one in given or ():
+        if one.name == listener:
+            return Inherited(one.fd, one.name, tls)
     return Tcp(bare, int(port), tls)
+
+
+def check_given(given: Sequence[systemd.Given], addresses: Mapping[str, str | None]) -> None:
+    """Every socket that was passed is one that a listener here answers on. ``addresses``: each listener that takes
+    passed sockets, by name, and what it was told to answer on.
+
+    One that nobody accepts from would hold its clients for ever: refused are an unknown name, a second of the same
+    name, a listener that is off, another kind, and an address that is not the listener's. Raises Settings.
+    """
+    for index, one in enumerate(given):
+        if f"fd:{one.fd}" in addresses.values():
+            continue
+        named = f"The service manager passed a socket named {one.name[:NAME_SHOWN]!r}"
+        if one.name not in addresses:
+            raise errors.Settings(
+                f"{named}, which no listener here has; FileDescriptorName= is one of {', '.join(addresses)}."
+            )
+        if any(other.name == one.name for other in given[:index]):
+            raise errors.Settings(f"{named} twice; a listener has one, so give its socket unit one ListenStream=.")
+        text = addresses[one.name]
+        if text is None:
+            raise errors.Settings(f"{named}, and {one.name}_addr is off; stop its socket unit, or name it there.")
+        sock = _take_over(Inherited(one.fd, one.name))
+        try:
+            if text != f"systemd:{one.name}" and (one.name in BY_NAME_ALONE or not _is_at(sock, text)):
+                raise errors.Settings(
+                    f"{named}, which listens on {_where(sock)}, and {one.name}_addr is {text}; "
+                    f'write {one.name}_addr = "systemd:{one.name}", or change its ListenStream=.'
+                )
+        finally:
+            sock.detach()
+
+
+def _is_at(sock: socket.socket, text: str) -> bool:
+    """Whether a socket is bound to the address that ``text`` says."""
+    said = parse_address(text, given=())
+    if not isinstance(said, Tcp) or sock.family == socket.AF_UNIX:
+        return False
+    try:
+        found = socket.getaddrinfo(said.host, said.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError:
+        return False
+    return sock.getsockname()[:2] in [address[:2] for *_, address in found]
+
+
+def _where(sock: socket.socket) -> str:
+    if sock.family == socket.AF_UNIX:
+        return str(sock.getsockname())
+    host, port = sock.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def tls_context(cert: str, key: str) -> ssl.SSLContext:
@@ -195,7 +254,7 @@ def _bound_unix(path: Path, mode: int, gid: int) -> socket.socket:
         os.fchmod(sock.fileno(), mode)
         sock.bind(str(path))
         try:
-            os.chown(path, -1, gid)
+            _give(path, gid)
             os.chmod(path, mode)
             sock.listen(BACKLOG)
         except BaseException:
@@ -228,12 +287,18 @@ def _make_directory(directory: Path, mode: int, gid: int) -> None:
         if gid != -1 and found.st_gid != gid and found.st_uid == os.geteuid():
             if stat.S_IMODE(found.st_mode) & 0o011 == 0o010:
                 # It was made for a group, and not for this one: the socket in it would be out of its reach.
-                os.chown(directory, -1, gid)
+                _give(directory, gid)
         return
     except FileNotFoundError:
         raise errors.Settings(f"{directory.parent} does not exist, and a socket was to be bound below it.") from None
-    os.chown(directory, -1, gid)
+    _give(directory, gid)
     os.chmod(directory, mode)
+
+
+def _give(path: Path, gid: int) -> None:
+    """Give to a group what is not its own already: the packaged unit is allowed no chown."""
+    if gid != -1 and path.lstat().st_gid != gid:
+        os.chown(path, -1, gid)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ import select
 import sys
 import threading
 from collections import deque
+from collections.abc import Callable
 from typing import Final, TextIO
 
 LINES_MAX: Final = 1024
@@ -24,12 +25,23 @@ CLOSE_S: Final = 1.0
 # What a terminal would act on. Line breaks and tabs stay, for tracebacks.
 CONTROLS: Final = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if code not in (0x09, 0x0A)}
 
+Put = Callable[[str, str], None]
+"""Told which stream something was printed to (``stdout`` or ``stderr``), and whole lines of it."""
+
+
+def unread(count: int) -> str:
+    """What is said in the place of ``count`` lines that found no room."""
+    return f"agentplane: {count} lines were dropped here, because standard error was not read in time"
+
 
 class StderrWriter:
     """Lines in, bytes out. Lines said before ``start`` wait; after ``close`` they are dropped and counted."""
 
-    def __init__(self, fd: int = 2, *, lines_max: int = LINES_MAX) -> None:
+    def __init__(
+        self, fd: int = 2, *, lines_max: int = LINES_MAX, dropped_line: Callable[[int], str] = unread
+    ) -> None:  # fmt: skip
         self._fd = fd
+        self._dropped_line = dropped_line
         self._lines_max = lines_max
         self._waiting: deque[str] = deque()
         self._more = threading.Condition()
@@ -45,15 +57,16 @@ class StderrWriter:
         """Lines lost since the start, said or not."""
         return self._dropped
 
-    def start(self, *, take_over: bool = False) -> None:
+    def start(self, *, take_over: bool = False, printed: Put | None = None) -> None:
         """Begin to write. With ``take_over`` what Python itself, libraries and skills print to ``sys.stderr`` and
-        ``sys.stdout`` goes the same way.
+        ``sys.stdout`` goes the same way, through ``printed`` where that is given.
         """
         self._thread.start()
         if take_over:
             # A serving plane has nothing to say on standard output; a full pipe there would hold up the loop as well.
             self._before = sys.stdout, sys.stderr
-            sys.stdout = sys.stderr = _Lines(self)
+            put = printed or (lambda stream, text: self.line(text))
+            sys.stdout, sys.stderr = _Lines(self, "stdout", put), _Lines(self, "stderr", put)
 
     def line(self, text: str) -> None:
         """Say one line (or several, as a traceback is). From any thread; never waits, never raises."""
@@ -84,7 +97,7 @@ class StderrWriter:
     def _write(self) -> None:
         while (taken := self._next()) is not None:
             line, unsaid = taken
-            if not self._put((_said(unsaid) if unsaid else "") + line):
+            if not self._put((self._dropped_line(unsaid) + "\n" if unsaid else "") + line):
                 with self._more:
                     self._dropped += bool(line)
                     self._unsaid += unsaid + bool(line)
@@ -119,18 +132,16 @@ class StderrWriter:
         return True
 
 
-def _said(count: int) -> str:
-    return f"agentplane: {count} lines were dropped here, because standard error was not read in time\n"
-
-
 class _Lines(io.TextIOBase):
     """``sys.stdout`` and ``sys.stderr`` while the writer has them: whole lines are passed on, the rest waits for its
     end."""
 
     encoding = "utf-8"
 
-    def __init__(self, writer: StderrWriter) -> None:
+    def __init__(self, writer: StderrWriter, stream: str, put: Put) -> None:
         self._writer = writer
+        self._stream = stream
+        self._tell = put
         self._begun = threading.local()
 
     def write(self, text: str) -> int:
@@ -138,9 +149,9 @@ class _Lines(io.TextIOBase):
         begun: str = getattr(self._begun, "text", "") + text
         whole, newline, rest = begun.rpartition("\n")
         if newline:
-            self._writer.line(whole)
+            self._tell(self._stream, whole)
         if len(rest) > LINE_CHARS_MAX:
-            self._writer.line(rest)
+            self._tell(self._stream, rest)
             rest = ""
         self._begun.text = rest
         return len(text)

@@ -1,6 +1,6 @@
 """What a service manager passes to a service, and what it wants to hear.
 
-Owns the protocol of LISTEN_FDS and of NOTIFY_SOCKET. Refuses sockets meant for another process and counts
+Owns the protocol of LISTEN_FDS, NOTIFY_SOCKET and WATCHDOG_USEC. Refuses sockets meant for another process and counts
 that contradict each other. Invariant: what was read is gone from the environment, so no child takes our
 sockets for its own or speaks in our name.
 """
@@ -18,6 +18,9 @@ FIRST_FD: Final = 3
 FDS_MAX: Final = 64
 """More than any plane listens on: a larger number is a mistake, not a service."""
 VARIABLES: Final = ("LISTEN_FDS", "LISTEN_FDNAMES", "LISTEN_PID", "LISTEN_PIDFDID")
+WATCHDOG: Final = ("WATCHDOG_USEC", "WATCHDOG_PID")
+WATCHDOG_MAX_US: Final = 86_400 * 1_000_000
+"""A day: a longer period, or none that is a number, is no watchdog."""
 UNNAMED: Final = "unknown"
 
 
@@ -58,27 +61,52 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def watchdog_s(environ: MutableMapping[str, str], pid: int) -> float | None:
+    """How long the manager waits for a sign of life of process ``pid``, in seconds; None when it waits for none.
+
+    Removes the variables. They come from a manager that would act on them: what is no number is none of its own.
+    """
+    usec, meant = (environ.pop(name, "") for name in WATCHDOG)
+    if meant and meant != str(pid):
+        return None
+    if not (usec.isascii() and usec.isdigit() and len(usec) < 16) or not 0 < int(usec) <= WATCHDOG_MAX_US:
+        return None
+    return int(usec) / 1_000_000
+
+
 class Notifier:
     """Tells the service manager how this process stands. Never blocks and never fails: a manager that is gone
-    hears nothing.
+    hears nothing. ``watchdog_s``: how often it wants to hear that this process lives, at least; None for never.
     """
 
-    def __init__(self, address: str | None) -> None:
+    def __init__(self, address: str | None, watchdog_s: float | None = None) -> None:
         self._address = address
+        self.watchdog_s = None if address is None else watchdog_s
+        self._stopping = False
 
     @classmethod
-    def of(cls, environ: MutableMapping[str, str]) -> Notifier:
-        """From NOTIFY_SOCKET, which is removed. An address of another family (vsock) is treated as none."""
-        address = environ.pop("NOTIFY_SOCKET", "")
+    def of(cls, environ: MutableMapping[str, str], pid: int) -> Notifier:
+        """From NOTIFY_SOCKET and WATCHDOG_*, which are removed. An address of another family (vsock) is treated as
+        none."""
+        address, period_s = environ.pop("NOTIFY_SOCKET", ""), watchdog_s(environ, pid)
         if address.startswith("@"):
-            return cls("\0" + address[1:])
-        return cls(address if address.startswith("/") else None)
+            return cls("\0" + address[1:], period_s)
+        return cls(address if address.startswith("/") else None, period_s)
+
+    @property
+    def listened_to(self) -> bool:
+        """Whether anybody asked to be told."""
+        return self._address is not None
 
     def ready(self, status: str = "") -> bool:
-        """Sockets are open and admission is. Whether the manager was told."""
+        """Store and sockets are held and admission is open. Whether the manager was told."""
         return self._tell("READY=1", *_status(status))
 
     def stopping(self, status: str = "") -> bool:
+        """The end has begun; said once, whoever asked for it."""
+        if self._stopping:
+            return False
+        self._stopping = True
         return self._tell("STOPPING=1", *_status(status))
 
     def reloading(self, monotonic_us: int) -> bool:
@@ -90,6 +118,14 @@ class Notifier:
     def status(self, status: str) -> bool:
         """One line for `systemctl status`."""
         return self._tell(*_status(status))
+
+    def alive(self) -> bool:
+        """The sign of life that the watchdog waits for."""
+        return self._tell("WATCHDOG=1")
+
+    def extend(self, seconds: float) -> bool:
+        """Start or end take longer: the manager is to wait at least so long from now on."""
+        return self._tell(f"EXTEND_TIMEOUT_USEC={round(seconds * 1_000_000)}")
 
     def _tell(self, *fields: str) -> bool:
         if self._address is None or not fields:

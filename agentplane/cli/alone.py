@@ -10,14 +10,11 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from agentplane.cli.render import choose, emit, tell
 from agentplane.core import errors
 from agentplane.core.errors import EXIT_NO, EXIT_YES
-
-if TYPE_CHECKING:
-    from agentplane.appliance.settings import Located
 
 Args = argparse.Namespace
 
@@ -51,36 +48,10 @@ def check(args: Args) -> int:
 
 
 def config(args: Args) -> int:
-    import msgspec
+    """What holds and where it was said, or what `serve` would refuse."""
+    from agentplane.cli.config import config as answer
 
-    from agentplane.appliance import settings
-    from agentplane.appliance.sections import shown_url
-
-    located = settings.load(settings.find(args.plane, os.environ), environ=os.environ)
-    body: dict[str, Any] = {"schema": "agentplane.config/1", "directory": str(located.directory)}
-    if args.what == "show":
-        body["values"] = msgspec.to_builtins(located.plane)
-        if located.plane.notify is not None:
-            body["values"]["notify"]["url"] = shown_url(located.plane.notify.url)
-        body["said"] = located.said
-    else:
-        found = settings.writable_by_others(settings.code_paths(located), settings.own_uid())
-        body["findings"] = [one for one in (found, _untold(located)) if one]
-    emit("config", body, choose(args.output))
-    return EXIT_NO if body.get("findings") else EXIT_YES
-
-
-def _untold(located: Located) -> str | None:
-    """Why a message of [notify] could not be signed; None where it could, or where there is none."""
-    if located.plane.notify is None:
-        return None
-    from agentplane.appliance import notify as telling
-
-    try:
-        telling.read_secret(located.path_of(located.plane.notify.secret_file))
-    except errors.Settings as error:
-        return error.message
-    return None
+    return answer(args)
 
 
 def token(args: Args) -> int:
@@ -131,11 +102,33 @@ def version(args: Args) -> int:
 
     from agentplane.core.build import __version__
 
-    body = {"schema": "agentplane.version/1", "version": __version__, "python": platform.python_version()}
+    body: dict[str, Any] = {"schema": "agentplane.version/1", "version": __version__}
+    body["python"] = platform.python_version()
+    if args.verify:
+        from agentplane.cli import frozen
+
+        found, faults = frozen.verify()
+        body |= {"verified": not faults, "faults": faults, **frozen.shown(found)}
     if choose(args.output) == "table":
         print(f"agentplane {__version__} (Python {platform.python_version()})")
+        for fault in body.get("faults", []):
+            print(f"  {fault}")
+        if body.get("verified"):
+            print(f"  {body['files']} files in {body['directory']} are as they were built")
     else:
         emit("version", body, choose(args.output))
+    return EXIT_NO if body.get("faults") else EXIT_YES
+
+
+def unpack(args: Args) -> int:
+    """What the launcher did before this ran: it puts the files beside the executable, and starts them there."""
+    from agentplane.cli import frozen
+
+    body = {"schema": "agentplane.unpack/1", **frozen.shown(frozen.payload())}
+    if choose(args.output) == "table":
+        print(f"{body['files']} files, {body['bytes'] / 1e6:.0f} MB, are in {body['directory']}")
+    else:
+        emit("unpack", body, choose(args.output))
     return EXIT_YES
 
 

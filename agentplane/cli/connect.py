@@ -12,10 +12,12 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from agentplane.cli.render import tell
 from agentplane.core import errors
 from agentplane.surface.client import CONNECT_S, Answer, HttpClient, Lost, Remote
 
 if TYPE_CHECKING:
+    from agentplane.appliance.settings import Located
     from agentplane.journal.lock import Note
 
 
@@ -34,6 +36,26 @@ class Client(Protocol):
         key: str | None = None,
         wait_s: float = 0.0,
     ) -> Answer: ...
+
+
+def settings_of(directory: Path) -> Located:
+    """The settings in ``directory``. Raises Settings; but a plane that serves is reached all the same, since it has
+    read its own: a typo in a file is no reason for a health check to end it, or for a person not to drain it."""
+    from agentplane.appliance import settings
+    from agentplane.journal.lock import is_free
+
+    try:
+        return settings.load(directory, environ=os.environ)
+    except errors.Settings as error:
+        located = settings.salvaged(directory, os.environ)
+        try:
+            held = located.path("store").exists() and not is_free(located.path("store"))
+        except errors.StoreUnfit:
+            held = True
+        if not held:
+            raise
+        tell(f"{error.message} The plane that serves is asked all the same.")
+        return located
 
 
 def read_token(path: Path) -> str:

@@ -125,12 +125,10 @@ class LocalClient:
                 "people": plane.people,
                 "currency": plane.currency,
             }
-        running = operation.name == "start"
         async with Plane.open(
             self._store,
             skills=loaded.skills if loaded else (),
             create=False,
-            may_migrate=running,
             recover=False,
             guard_steps=loaded is not None,
             **options,

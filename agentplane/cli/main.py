@@ -19,7 +19,10 @@ from agentplane.core.errors import EXIT_OPERATIONAL, EXIT_USAGE, AgentplaneError
 
 WALKS = ("serve", "run", "replay")
 """Verbs that may execute skills in this process."""
-EPILOG = "exit status: 0 yes, 1 a finding or a negative answer, 2 usage, 3 suspended, 4 operational, 5 partial"
+EPILOG = (
+    "exit status: 0 yes, 1 a finding or a negative answer, 2 usage, 3 suspended, 4 operational, 5 partial, "
+    "6 another build is needed"
+)
 
 
 class Parser(argparse.ArgumentParser):
@@ -64,6 +67,7 @@ def build() -> Parser:
     _run_verbs(verb)
     _work_verbs(verb)
     _other_verbs(verb)
+    _upgrade_verbs(verb)
     return parser
 
 
@@ -72,35 +76,7 @@ def _plane_verbs(verb) -> None:  # type: ignore[no-untyped-def]
     init.add_argument("directory", type=Path)
     serve = verb("serve", "serve a plane until it is told to stop", reach=False, output=False)
     serve.add_argument("directory", type=Path, nargs="?", help="the plane's directory (default: here)")
-    for flag, kind in (
-        ("name", str),
-        ("environment", str),
-        ("tenant", str),
-        ("store", str),
-        ("socket", str),
-        ("socket-group", str),
-        ("skills", str),
-        ("vendor", str),
-        ("secrets", str),
-        ("tokens", str),
-        ("operator-addr", str),
-        ("tls-cert", str),
-        ("tls-key", str),
-        ("public-url", str),
-        ("drain-secs", float),
-        ("drain-mode", str),
-        ("drain-linger-ms", int),
-        ("lease-ttl-secs", float),
-        ("max-running", int),
-        ("max-admitted", int),
-        ("currency", str),
-        ("event-kept-secs", int),
-        ("sweep-every-secs", float),
-    ):
-        serve.add_argument(f"--{flag}", type=kind, help=f"overrides {flag.replace('-', '_')} of plane.toml")
-    serve.add_argument(
-        "--trust-writable", action="store_true", default=None, help="serve code that others may write (development)"
-    )
+    _settings_flags(serve)
     status = verb("status", "ask a serving plane how it is")
     status.add_argument("--live", action="store_true", help="0 only while loop and writer make progress")
     status.add_argument("--ready", action="store_true", help="0 only while admission is open")
@@ -118,9 +94,36 @@ def _plane_verbs(verb) -> None:  # type: ignore[no-untyped-def]
     release.add_argument("--clock", action="store_true", help="a suspect clock")
     release.add_argument("--reason")
     release.add_argument("--yes", action="store_true", help="do it without asking")
-    verb("reload", "read tokens again")
+    verb("reload", "read the tokens, and the log's level, again")
     app_sql = verb("app-sql", "make or change the application's own tables, whole or not at all")
     app_sql.add_argument("file", type=Path, metavar="FILE", help="SQL over tables named app_..., - for standard input")
+
+
+def _settings_flags(made: argparse.ArgumentParser) -> None:
+    """A flag for every key of plane.toml that is one value."""
+    texts = (
+        "name", "environment", "tenant", "store", "socket", "socket-group", "skills", "vendor", "secrets", "tokens",
+        "operator-addr", "probe-addr", "tls-cert", "tls-key", "public-url", "currency",
+        "operator-names", "behind-proxy",
+    )  # fmt: skip
+    numbers: tuple[tuple[str, type], ...] = (
+        ("drain-secs", float), ("drain-linger-ms", int), ("lease-ttl-secs", float), ("max-running", int),
+        ("max-admitted", int), ("event-kept-secs", int), ("sweep-every-secs", float),
+    )  # fmt: skip
+    words = (("drain-mode", ("finish", "park")), ("log-level", ("debug", "info", "warn", "error")),
+             ("log-format", ("auto", "text", "json")))  # fmt: skip
+    for flag, kind in (*((name, str) for name in texts), *numbers):
+        parted = ", parted by commas" if flag in ("operator-names", "behind-proxy") else ""
+        made.add_argument(f"--{flag}", type=kind, help=f"overrides {flag.replace('-', '_')} of plane.toml{parted}")
+    for flag, choices in words:
+        made.add_argument(f"--{flag}", choices=choices, help=f"overrides {flag.replace('-', '_')} of plane.toml")
+    made.add_argument(
+        "--wait-lock", "--wait-lock-secs", dest="wait_lock_secs", type=float, metavar="SECONDS",
+        help="wait so long for a store that a process which drains still holds",
+    )  # fmt: skip
+    made.add_argument(
+        "--trust-writable", action="store_true", default=None, help="serve code that others may write (development)"
+    )
 
 
 def _run_verbs(verb) -> None:  # type: ignore[no-untyped-def]
@@ -133,8 +136,11 @@ def _run_verbs(verb) -> None:  # type: ignore[no-untyped-def]
     history.add_argument("--from", dest="start", type=int, default=1, metavar="SEQ")
     history.add_argument("--limit", type=int, default=200)
     history.add_argument("-f", "--follow", action="store_true", help="go on as records are written")
-    wait = verb("wait", "wait for a run")
-    wait.add_argument("run")
+    wait = verb("wait", "wait for a run, or let some seconds pass")
+    wait.add_argument("run", nargs="?", metavar="RUN")
+    wait.add_argument(
+        "--seconds", type=float, metavar="N", help="instead of a run: sleep N seconds; needs no plane and no shell"
+    )
     wait.add_argument("--for", dest="until", choices=("concluded", "decided"), default="concluded")
     wait.add_argument("--timeout", type=float, metavar="SECONDS", default=None)
     replay = verb("replay", "walk a run again")
@@ -245,6 +251,8 @@ def _other_verbs(verb) -> None:  # type: ignore[no-untyped-def]
     config = verb("config", "show or check plane.toml", reach=False)
     config.add_argument("what", choices=("show", "check"), nargs="?", default="show")
     config.add_argument("--plane", type=Path, metavar="DIR")
+    config.add_argument("--inner", action="store_true", help=argparse.SUPPRESS)
+    _settings_flags(config)
     token = verb("token", "make, list and revoke tokens of the operator listener", reach=False)
     token.add_argument("what", choices=("list", "new", "revoke"), nargs="?", default="list")
     token.add_argument("id", nargs="?")
@@ -270,6 +278,7 @@ def _other_verbs(verb) -> None:  # type: ignore[no-untyped-def]
     demo.add_argument("--kills", type=int, default=None)
     demo.add_argument("--seed", type=int, default=None)
     demo.add_argument("--json", action="store_true")
+    demo.add_argument("--appliance", type=Path, metavar="FILE", help="an executable to kill in place of this program")
     demo.add_argument("--keep", type=Path, metavar="DIR", help="keep both books and the logs")
     demo.add_argument(
         "--sabotage", help="against a source with this defect, under which it must end FAIL",
@@ -286,7 +295,34 @@ def _other_verbs(verb) -> None:  # type: ignore[no-untyped-def]
     )
     completion = verb("completion", "print a completion script", reach=False, output=False)
     completion.add_argument("shell", choices=("bash", "zsh", "fish"))
-    verb("version", "print the version", reach=False)
+    version = verb("version", "print the version", reach=False)
+    version.add_argument("--verify", action="store_true", help="hash the executable's own files anew")
+    verb("unpack", "put the executable's files beside it, once and for every user", reach=False)
+
+
+def _upgrade_verbs(verb: Callable[..., argparse.ArgumentParser]) -> None:
+    def planes(made: argparse.ArgumentParser) -> None:
+        made.add_argument(
+            "--plane", type=Path, metavar="DIR", help="the plane's directory (default: here, or $AGENTPLANE_PLANE)"
+        )
+        made.add_argument("--store", type=Path, metavar="FILE", help="another store than the plane's")
+
+    upgrade = verb("upgrade", "show what raising the store's level would do, or do it", reach=False)
+    planes(upgrade)
+    upgrade.add_argument("--commit", action="store_true", help="raise it; a verified copy is kept beside the store")
+    upgrade.add_argument("--actor", help="your name")
+    upgrade.add_argument("--yes", action="store_true", help="do it without asking")
+    check = verb("upgrade-check", "try a new build on a copy of the store; status 1 with findings", reach=False)
+    check.add_argument("binary", type=Path, nargs="?", metavar="NEW_BINARY")
+    planes(check)
+    check.add_argument("--skills", type=Path, metavar="DIR", help="the new skills (default: the plane's)")
+    check.add_argument("--vendor", type=Path, metavar="DIR", help="the new vendor directory (default: the plane's)")
+    check.add_argument("--directory", type=Path, metavar="DIR", help="where the copy is made (default: by the store)")
+    check.add_argument("--limit", type=int, default=100_000, metavar="N", help="open runs asked at most")
+    check.add_argument(
+        "--timeout", type=float, default=120.0, metavar="SECONDS", help="how long the new build may say nothing"
+    )
+    check.add_argument("--inner", type=Path, help=argparse.SUPPRESS)
 
 
 WALKING = ("serve", "run", "replay")
@@ -316,7 +352,7 @@ def command(argv: list[str]) -> int:
         if args.verb is None:
             parser.print_help()
             return EXIT_USAGE
-        if args.verb in WALKING:
+        if args.verb in WALKING or (args.verb == "upgrade-check" and args.inner is not None):
             fix_hash_seed()
         from agentplane.cli.verbs import VERBS
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from agentplane.cli import alone, connect
+from agentplane.cli import alone, connect, upgrade
 from agentplane.cli.connect import Client, Lost
 from agentplane.cli.render import choose, emit, tell
 from agentplane.cli.steady import PAUSE_S, Steady
@@ -40,6 +40,7 @@ STATUS_OF: Final = {
 }
 POLL_S: Final = 30.0
 FOLLOW_S: Final = 20.0
+SLEEP_MAX_S: Final = 86_400
 
 
 def client_of(args: Args, *, read: bool = False) -> Client:
@@ -72,8 +73,8 @@ def _located(args: Args) -> tuple[Path, Located | None]:
     if args.store is not None and args.plane is None:
         store = args.store.absolute()
         beside = (store.parent / settings.FILE).is_file()
-        return store, settings.load(store.parent, environ=os.environ) if beside else None
-    located = settings.load(settings.find(args.plane, os.environ), environ=os.environ)
+        return store, connect.settings_of(store.parent) if beside else None
+    located = connect.settings_of(settings.find(args.plane, os.environ))
     return args.store.absolute() if args.store is not None else located.path("store"), located
 
 
@@ -264,7 +265,15 @@ def _line(record: dict[str, Any]) -> str:
 
 
 def wait(args: Args) -> int:
-    """Until a run has concluded, or, with ``--for decided``, until nothing about it waits for a person either."""
+    """Until a run has concluded, or, with ``--for decided``, until nothing about it waits for a person either; with
+    ``--seconds``, that long."""
+    if (args.seconds is None) == (args.run is None):
+        raise errors.InvalidRequest("Give a run to wait for, or --seconds, and not both.")
+    if args.seconds is not None:
+        if not 0 <= args.seconds <= SLEEP_MAX_S:
+            raise errors.InvalidRequest(f"--seconds is between 0 and {SLEEP_MAX_S}.")
+        time.sleep(args.seconds)
+        return EXIT_YES
     if args.timeout is not None and not args.timeout >= 0:
         raise errors.InvalidRequest("--timeout is a number of seconds from 0.")
     steady = _steady(args)
@@ -333,14 +342,6 @@ def _plain(
 
 
 # --- the plane ------------------------------------------------------------------------------------------------------
-
-
-def status(args: Args) -> int:
-    _, body = client_of(args).call("status")
-    emit("status", body, choose(args.output))
-    if (args.live and not body["live"]) or (args.ready and not body["ready"]):
-        return EXIT_NO
-    return EXIT_YES
 
 
 def drain(args: Args) -> int:
@@ -436,9 +437,14 @@ def serve(args: Args) -> int:
     from agentplane.appliance import serve as appliance
     from agentplane.appliance import settings
 
-    flags = {name: getattr(args, name) for name in settings.SCALARS if getattr(args, name, None) is not None}
-    located = settings.load(settings.find(args.directory, os.environ), flags, os.environ)
+    located = settings.load(settings.find(args.directory, os.environ), settings.flags_of(args), os.environ)
     return appliance.serve(located)
+
+
+def status(args: Args) -> int:
+    from agentplane.cli.glance import status as answer
+
+    return answer(args)
 
 
 def _work(name: str) -> Callable[[Args], int]:
@@ -487,4 +493,7 @@ VERBS: Final[dict[str, Callable[[Args], int]]] = {
     "bench": alone.bench,
     "completion": alone.completion,
     "version": alone.version,
+    "unpack": alone.unpack,
+    "upgrade": upgrade.upgrade,
+    "upgrade-check": upgrade.upgrade_check,
 }

@@ -248,9 +248,9 @@ class StoreLevel(AgentplaneError):
     row = Row(
         "store_level",
         "operator",
-        EXIT_OPERATIONAL,
+        EXIT_CANON,
         500,
-        "Run the build that raised this store, or a newer one.",
+        "Run a build that knows the store's level; starting this one again does not help.",
     )
 
 

@@ -111,5 +111,6 @@ def same(dispatcher: Dispatcher, spot: Spot, statement: SqlDescription) -> None:
     if series.first.effect_key != asked["effect_key"]:
         raise Divergence(
             f"step {spot.step}, {spot.phase.wire}, ordinal {spot.ordinal}: recorded {series.first.descriptor.kind}, "
-            f"asked another statement"
+            f"asked another statement",
+            spot,
         )

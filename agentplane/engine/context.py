@@ -85,7 +85,8 @@ class StepContext:
             if self._ordinal <= ordinal < REVERSAL_BIT:
                 raise Divergence(
                     f"step {self.step}, {self.phase.wire}, ordinal {ordinal}: recorded "
-                    f"{series.first.descriptor.kind}, and the code {ended} without asking for it"
+                    f"{series.first.descriptor.kind}, and the code {ended} without asking for it",
+                    series.spot,
                 )
 
     # --- the public calls --------------------------------------------------------------------------------------------
@@ -231,7 +232,7 @@ class StepContext:
             if descriptor.kind != CHANGED or descriptor.args != {"name": name}:
                 await trio.lowlevel.checkpoint()
                 return False
-        elif self.live.strict:
+        elif self.live.strict and self.step not in self.live.going_on:
             # A history that has ended passed this place without it.
             await trio.lowlevel.checkpoint()
             return False

@@ -163,7 +163,8 @@ class Dispatcher:
         recorded = canonical.encode(started.descriptor.args)
         raise Divergence(
             f"step {self.step}, {self.phase.wire}, ordinal {started.ordinal}: recorded "
-            f"{started.descriptor.kind}({_short(recorded)}), asked {kind}({_short(bound.args)})"
+            f"{started.descriptor.kind}({_short(recorded)}), asked {kind}({_short(bound.args)})",
+            series.spot,
         )
 
     # --- announce, act, record ---------------------------------------------------------------------------------------
@@ -339,6 +340,8 @@ class Dispatcher:
         )
 
     async def _repeat(self, series: Series, bound: Bound, decided: Repeat) -> None:
+        if self.live.strict:
+            raise WouldPerform(f"step {self.step}, ordinal {series.spot.ordinal}: the recorded series goes on")
         if decided.settle:
             self._settle(series)
         wait_ms = 0

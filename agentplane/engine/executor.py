@@ -28,7 +28,7 @@ from agentplane.engine.context import StepContext
 from agentplane.engine.guard import IN_STEP
 from agentplane.engine.live import LiveRun
 from agentplane.engine.runlog import UNRECORDABLE
-from agentplane.engine.stops import Dropped, Quarantine, Stop, Suspended
+from agentplane.engine.stops import Dropped, Quarantine, Stop, Suspended, WouldPerform
 
 Capabilities = Mapping[str, Skill | PlanTemplate]
 GOES_ON = ("succeeded", "suspended")
@@ -183,6 +183,9 @@ async def _walk(live: LiveRun, cx: StepContext, body: Callable[[], Awaitable[obj
     except Suspended:
         cx.diverged("waited")
         raise
+    except WouldPerform:
+        cx.diverged("went on")
+        raise
     except (Stop, trio.Cancelled, KeyboardInterrupt):
         raise
     except BaseException as error:
@@ -193,8 +196,8 @@ async def _walk(live: LiveRun, cx: StepContext, body: Callable[[], Awaitable[obj
     finally:
         IN_STEP.reset(token)
     if cx.latched is not None:
-        if isinstance(cx.latched, Suspended):
-            cx.diverged("waited")
+        if isinstance(cx.latched, Suspended | WouldPerform):
+            cx.diverged("waited" if isinstance(cx.latched, Suspended) else "went on")
         raise cx.latched
     if live.is_cut:
         raise live.cut_off()

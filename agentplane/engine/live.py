@@ -86,6 +86,8 @@ class LiveRun:
         self.origin = origin
         self.cancel: Cancel | None = None
         self.strict = False
+        self.going_on: frozenset[int] = frozenset()
+        """Under strict replay: steps whose history has not ended, so that code may go on behind it."""
         self.unwinding = False
         self.stopping = False
         self.reserved_waits: set[str] = set()

@@ -45,6 +45,7 @@ from agentplane.engine.sweep import EVERY_S
 from agentplane.engine.worklist import Worklist
 from agentplane.engine.world import World
 from agentplane.journal import lists
+from agentplane.journal.lock import Patience
 from agentplane.journal.store import Identity, Store
 from agentplane.journal.tx import Tx
 from agentplane.work import tasks
@@ -92,17 +93,18 @@ class Plane:
     async def open(
         cls, path: str | os.PathLike[str], *, skills: Iterable[Skill | PlanTemplate] = (), tenant: str = "default",
         settings: Mapping[str, Any] | None = None, secrets: str | os.PathLike[str] | None = None, recover: bool = True,
-        create: bool = True, may_migrate: bool = True, guard_steps: bool = False, observe: Observe = silent,
+        create: bool = True, guard_steps: bool = False, observe: Observe = silent,
         owner: str | None = None, state: str = "cli", socket: str | None = None, now_ms: Callable[[], int] = wall_ms,
         lease_ttl_s: float = bounds.LEASE_TTL_S, max_running: int = bounds.MAX_RUNNING, vfs: str | None = None,
         currency: str = "EUR", schedules: Sequence[Schedule] = (), people: Mapping[str, Sequence[str]] | None = None,
         event_kept_s: int = bounds.EVENT_KEPT_S, boot_ms: Callable[[], int] | None = None,
-        sweep_every_s: float = EVERY_S,
+        sweep_every_s: float = EVERY_S, patience: Patience | None = None,
     ) -> AsyncIterator[Plane]:  # fmt: skip
-        """Open the store at ``path`` for writing and run what it holds.
+        """Open the store at ``path`` for writing, at the level that it is at, and run what it holds.
 
-        ``recover`` False leaves abandoned runs alone (a verb with the plane down). Raises StoreLocked, StoreUnfit,
-        StoreLevel, JournalCorrupt; StoreFailed later, when the disk fails under it.
+        ``recover`` False leaves abandoned runs alone (a verb with the plane down). ``patience``: how long a holder that
+        drains is waited for. Raises StoreLocked, StoreUnfit, StoreLevel, JournalCorrupt; StoreFailed later, when the
+        disk fails under it.
         """
         opening = uuid.uuid4().hex
         identity = Identity(
@@ -117,8 +119,10 @@ class Plane:
         table = by_name(skills)
         if guard_steps:
             guard.install()
+        if patience is not None:
+            patience = msgspec.structs.replace(patience, now_ms=now_ms)
         store = await trio.to_thread.run_sync(
-            lambda: Store.open(Path(path), tenant, identity, create=create, may_migrate=may_migrate, vfs=vfs)
+            lambda: Store.open(Path(path), tenant, identity, create=create, vfs=vfs, patience=patience)
         )
         try:
             world = World(

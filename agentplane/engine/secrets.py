@@ -82,7 +82,11 @@ class Secrets:
         if self.directory is None or not NAME.match(name):
             return None
         path = self.directory / name
-        return path if path.is_file() else None
+        try:
+            return path if path.is_file() else None
+        except OSError:
+            # A directory that is closed to us: for us there is nothing in it.
+            return None
 
 
 def _json(value: str) -> str:

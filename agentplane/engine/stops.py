@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from agentplane.core import bounds
 from agentplane.core.errors import AgentplaneError
+from agentplane.core.history import Spot
 from agentplane.core.records import Exhaustion, Undecided
 
 
@@ -42,10 +43,11 @@ class Quarantine(Stop):
 
 
 class Divergence(Quarantine):
-    """The code asks something else than what its history holds (P17, P18)."""
+    """The code asks something else than what its history holds (P17, P18). ``spot``: the place, where it is one."""
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: str, spot: Spot | None = None) -> None:
         super().__init__(reason, "diverged")
+        self.spot = spot
 
 
 class CancelHeard(Stop):

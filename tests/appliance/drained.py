@@ -8,7 +8,7 @@ from agentplane.core.records import Record
 from agentplane.journal import lists
 from agentplane.journal.store import read_only
 from agentplane.surface.client import HttpClient
-from surface.terminals import Plane
+from surface.terminals import Plane, spoken
 
 SKILLS = '''
 """Skills of the drain tests: acts are written into a book beside the plane, and wait for gates there."""
@@ -155,7 +155,7 @@ def kinds(plane: Plane, run: str) -> list[str]:
 
 
 def log(plane: Plane) -> str:
-    return plane.log.read_text()
+    return spoken(plane.log.read_text())
 
 
 def leaves(plane: Plane, within_s: float = SOON_S) -> int:

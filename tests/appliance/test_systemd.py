@@ -33,7 +33,7 @@ os._exit(0)
 
 
 def test_sockets_are_taken_in_order_and_the_environment_forgets_them() -> None:
-    """Names and numbers, closed to children, and nothing left that a child could take for its own."""
+    """S140: names and numbers, closed to children, and nothing left that a child could take for its own."""
     done = subprocess.run([sys.executable, "-c", PASSED], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == [[[3, "operator"], [4, "peers"]], [False, False], []]
 
@@ -75,19 +75,22 @@ def test_the_manager_is_told(abstract: bool, tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind("\0" + address[1:] if abstract else address)
         manager.settimeout(30)
-        told = Notifier.of(environ)
-        assert environ == {}
+        told = Notifier.of(environ, 2)
+        assert environ == {} and told.listened_to
         assert told.ready("serving\nREADY=0") and told.reloading(17) and told.stopping()
+        assert told.alive() and told.extend(1.5)
         assert manager.recv(1000) == b"READY=1\nSTATUS=serving READY=0"
         assert manager.recv(1000) == b"RELOADING=1\nMONOTONIC_USEC=17"
         assert manager.recv(1000) == b"STOPPING=1"
+        assert manager.recv(1000) == b"WATCHDOG=1"
+        assert manager.recv(1000) == b"EXTEND_TIMEOUT_USEC=1500000"
 
 
 def test_a_manager_that_does_not_listen_is_never_waited_for(tmp_path: Path) -> None:
     """None, gone, of another family, or with a full queue: the answer is False at once."""
-    assert not Notifier.of({}).ready()
-    assert not Notifier.of({"NOTIFY_SOCKET": str(tmp_path / "gone")}).ready()
-    assert not Notifier.of({"NOTIFY_SOCKET": "vsock:2:1234"}).ready()
+    assert not Notifier.of({}, 2).ready() and not Notifier.of({}, 2).listened_to
+    assert not Notifier.of({"NOTIFY_SOCKET": str(tmp_path / "gone")}, 2).ready()
+    assert not Notifier.of({"NOTIFY_SOCKET": "vsock:2:1234"}, 2).ready()
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))
         told = Notifier(str(tmp_path / "notify"))
@@ -108,3 +111,32 @@ def test_a_name_is_unknown_where_none_was_given() -> None:
             pass_fds=[listening.fileno()], capture_output=True, text=True, check=True,
         )  # fmt: skip
     assert done.stdout.strip() == str([Given(3, "unknown")])
+
+
+@pytest.mark.parametrize(
+    ("said", "seconds"),
+    [
+        ({"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "2"}, 30.0),
+        ({"WATCHDOG_USEC": "1500000"}, 1.5),
+        ({"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "1"}, None),
+        ({"WATCHDOG_USEC": "0"}, None),
+        ({"WATCHDOG_USEC": "-5"}, None),
+        ({"WATCHDOG_USEC": "9" * 40}, None),
+        ({"WATCHDOG_PID": "2"}, None),
+        ({}, None),
+    ],
+)
+def test_the_watchdogs_period_is_for_the_process_that_it_names(said: dict[str, str], seconds: float | None) -> None:
+    """S140: one that is meant for another process, or is no number, is none; the variables go all the same."""
+    environ = said | {"NOTIFY_SOCKET": "/nowhere", "HOME": "/"}
+    assert Notifier.of(environ, 2).watchdog_s == seconds
+    assert environ == {"HOME": "/"}
+    assert Notifier.of(dict(said), 2).watchdog_s is None, "nobody could be told"
+
+
+def test_the_end_is_said_once(tmp_path: Path) -> None:
+    """S145: whoever else begins a drain, and how often."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        told = Notifier(str(tmp_path / "notify"))
+        assert [told.stopping("draining") for _ in range(3)] == [True, False, False]

@@ -42,6 +42,7 @@ def test_every_class_of_the_module_is_in_the_table() -> None:
         (errors.DuplicateAdmission, 1, 409), (errors.LeaseHeld, 4, 409), (errors.Draining, 4, 503),
         (errors.DiskLow, 4, 507), (errors.TooManyRuns, 4, 429), (errors.UndecidedEffect, 1, 409),
         (errors.StoreLocked, 4, 503), (errors.NotServing, 4, 503), (errors.Undecodable, 6, 500),
+        (errors.StoreLevel, 6, 500), (errors.Settings, 2, 500), (errors.SkillFault, 2, 500),
         (errors.Diverged, 1, 409), (errors.PlanRefused, 2, 422), (errors.BudgetFault, 2, 422),
         (errors.AtomicRefused, 1, 409), (errors.CaseConflict, 1, 409), (errors.ObligationOpen, 1, 409),
         (errors.InvalidEvent, 2, 400), (errors.ReservedKind, 1, 403), (errors.Excluded, 1, 403),

@@ -17,8 +17,8 @@ from quart.typing import TestClientProtocol
 from agentplane import Recovery, effect, skill
 from agentplane.appliance.drain import Drain
 from agentplane.appliance.host import ApplianceHost
+from agentplane.appliance.logs import Log
 from agentplane.appliance.settings import Located, PlaneSettings
-from agentplane.appliance.stderr import StderrWriter
 from agentplane.core.records import Basis
 from agentplane.engine.plane import Plane
 from agentplane.surface.access import EVERY_ROLE, Who
@@ -141,11 +141,11 @@ class Door:
 async def door(directory: Path, identify: Identify | None = None, **settings: Any) -> AsyncIterator[Door]:
     """A plane in ``directory`` with the skills above, behind one app whose caller is Anna unless told."""
     Gate.opened = trio.Event()
+    (directory / "plane.toml").touch()  # what a reload reads again
     located = Located(directory=directory, plane=PlaneSettings(**settings), said={})
     lines: list[dict[str, object]] = []
     async with Plane.open(directory / "plane.db", skills=SKILLS) as plane:
-        writer = StderrWriter()
-        drain = Drain(plane, located, writer)
+        drain = Drain(plane, located, Log())
         host = ApplianceHost(plane, located, drain)
         app = make_app(host, identify or (lambda: ANNA), lines.append, "test")
         try:

@@ -188,5 +188,10 @@ class Plane:
         return self.verb("run", capability, "--input", json.dumps(given), *flags)
 
 
+def spoken(log: str) -> str:
+    """What a log says in words, a line each, whichever form its lines have."""
+    return "\n".join(str(json.loads(line)["text"]) if line.startswith('{"at"') else line for line in log.splitlines())
+
+
 def environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("AGENTPLANE_")}

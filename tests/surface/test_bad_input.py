@@ -17,9 +17,10 @@ import pytest
 
 from agentplane.appliance import serve as serving
 from agentplane.appliance import settings
+from agentplane.appliance.logs import Log
 from agentplane.cli.main import command
 from agentplane.core import errors
-from surface.terminals import SKILLS, Plane, Said, environment
+from surface.terminals import SKILLS, Plane, Said, environment, spoken
 
 
 def serve(plane: Plane, *flags: str) -> Said:
@@ -38,7 +39,7 @@ def serve(plane: Plane, *flags: str) -> Said:
 
 def one_sentence(said: Said, status: int, *words: str) -> None:
     """The refusal is one line with these words, and this status."""
-    lines = [line for line in said.err.strip().splitlines() if not line.startswith(("key ", "run "))]
+    lines = [line for line in spoken(said.err.strip()).splitlines() if not line.startswith(("key ", "run "))]
     assert said.status == status, said
     assert len(lines) == 1 and lines[0].startswith("agentplane: ") and "Traceback" not in said.err, said
     for word in words:
@@ -101,9 +102,9 @@ def test_a_store_of_a_higher_level_is_left_alone(plane: Plane) -> None:
         db.execute("PRAGMA user_version = 99")
         db.commit()
     before = (plane.directory / "plane.db").read_bytes()
-    one_sentence(serve(plane), 4, "level 99")
-    one_sentence(plane.verb("runs"), 4, "level 99")
-    one_sentence(plane.run("desk.settle", {"order": "1"}), 4, "level 99")
+    one_sentence(serve(plane), 6, "level 99")
+    one_sentence(plane.verb("runs"), 6, "level 99")
+    one_sentence(plane.run("desk.settle", {"order": "1"}), 6, "level 99")
     assert (plane.directory / "plane.db").read_bytes() == before
 
 
@@ -243,7 +244,9 @@ def test_a_plane_toml_with_a_fault_names_it(plane: Plane) -> None:
         (good.replace('"finish"', '"later"'), "drain_mode"),
     ):
         toml.write_text(text)
-        one_sentence(plane.verb("config", "check"), 2, word)
+        one_sentence(plane.here("config", "show"), 2, word)
+        checked = plane.here("config", "check")
+        assert checked.status == 1 and any(word in one for one in checked.body["findings"]), checked
         one_sentence(serve(plane), 2, word)
     assert SKILLS
 
@@ -355,7 +358,7 @@ async def test_what_plane_toml_says_of_waiting_work_reaches_the_plane(
     located: Any = settings.load(tmp_path)
     nothing: Any = SimpleNamespace(skills=[SimpleNamespace(name="books.close")])
     with pytest.raises(Opened):
-        await serving._serve(serving.Process(located, nothing, nothing, nothing, nothing, nothing, [], nothing))
+        await serving._serve(serving.Process(located, nothing, nothing, Log(), nothing, nothing, [], nothing, nothing))
     assert (seen["event_kept_s"], seen["sweep_every_s"], seen["people"]) == (60, 0.5, {"alice": ["os:alice"]})
     assert [one.name for one in seen["schedules"]] == ["books"]
 

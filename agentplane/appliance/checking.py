@@ -1,0 +1,102 @@
+"""The step before a restart: everything that `serve` would refuse, found at once, with the plane left alone.
+
+Owns the list of what is looked at. Refuses nothing, and touches neither store nor sockets; of the operator's code it
+asks its caller, who imports it in a process of its own. Invariant: a plane without a finding here is refused by `serve`
+for nothing but what only a store or an address can say.
+"""
+
+from __future__ import annotations
+
+import difflib
+import grp
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from agentplane.appliance import code, credentials, notify, relations, settings, sockets
+from agentplane.appliance.settings import Located
+from agentplane.core import bounds, errors
+from agentplane.surface.access import read_tokens
+
+MEANT: Final = 0.8
+"""How alike a variable must be to a key's own to have been meant as one: others have names with our prefix too."""
+PASSED: Final = (relations.OPERATOR_SOCKET, relations.PROBE_SOCKET)
+
+
+def findings(
+    directory: Path, flags: Mapping[str, object], environ: Mapping[str, str], import_code: Callable[[], list[str]]
+) -> list[str]:  # fmt: skip
+    """A sentence for each thing that `serve` would refuse under the same flags and variables. ``import_code`` answers
+    for the skills, and is not asked where others may write them."""
+    located, found = settings.examine(directory, flags, environ)
+    found += misspelt(environ)
+    if located is None:
+        return found
+    writable = code.writable(located)
+    found += [one for one in (writable, *_paths(located), *_listeners(located), *_notify(located)) if one]
+    found += credentials.findings(located)
+    return found + (import_code() if writable is None else [])
+
+
+def misspelt(environ: Mapping[str, str]) -> list[str]:
+    """Variables that are no key's and are nearly one."""
+    found = []
+    for name in sorted(environ):
+        key = name.removeprefix(settings.ENV).lower()
+        if name.startswith(settings.ENV) and key not in settings.SCALARS and key != "plane":
+            near = difflib.get_close_matches(key[:70], settings.SCALARS, 1, MEANT)
+            if near:
+                found.append(
+                    f"{name} is no key's variable; the nearest that there is: {settings.ENV}{near[0].upper()}."
+                )
+    return found
+
+
+def _paths(located: Located) -> list[str | None]:
+    store, socket = located.path("store"), located.path("socket")
+    length = len(os.fsencode(socket))
+    return [
+        None if store.parent.is_dir() else f"The directory of the store, {store.parent}, does not exist.",
+        None
+        if length <= bounds.SOCKET_PATH_MAX
+        else f"The socket path {socket} is {length} bytes long; the kernel takes {bounds.SOCKET_PATH_MAX}.",
+        _group(located.plane.socket_group),
+    ]
+
+
+def _group(named: str | None) -> str | None:
+    if named is None or (named.isascii() and named.isdigit()):
+        return None
+    try:
+        grp.getgrnam(named)
+    except KeyError:
+        return f"socket_group {named[:80]!a} is no group of this host."
+    return None
+
+
+def _listeners(located: Located) -> list[str | None]:
+    plane = located.plane
+    found: list[str | None] = []
+    for key in ("operator_addr", "probe_addr"):
+        kind, _, name = (getattr(plane, key) or "").partition(":")
+        if kind == "systemd" and name not in PASSED:
+            found.append(f"{key} names the inherited socket {name[:80]!a}; those that there are: {', '.join(PASSED)}.")
+    if plane.tls_cert is not None and plane.tls_key is not None:
+        paths = (str(located.path_of(plane.tls_cert)), str(located.path_of(plane.tls_key)))
+        found.append(_refusal(lambda: sockets.tls_context(*paths)))
+    found.append(_refusal(lambda: read_tokens(located.path("tokens"))))
+    return found
+
+
+def _notify(located: Located) -> list[str | None]:
+    said = located.plane.notify
+    return [None if said is None else _refusal(lambda: notify.read_secret(located.path_of(said.secret_file)))]
+
+
+def _refusal(ask: Callable[[], object]) -> str | None:
+    try:
+        ask()
+    except errors.Settings as error:
+        return error.message
+    return None

@@ -1,0 +1,197 @@
+"""`config show` and `config check`: what holds and who said it, and everything that `serve` would refuse, at once."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentplane.appliance import checking, credentials, settings
+from agentplane.cli import config as config_verb
+from agentplane.cli.main import command
+
+SKILLS = """
+import os, sys
+from agentplane import effect, skill
+
+print("an import may print", flush=True)
+
+@effect("desk.pay", secrets=("PAYMENTS_KEY", "SIGNING_KEY"))
+async def pay(call, *, order: str):
+    return order
+
+@skill("desk.settle")
+async def settle(cx, request: dict):
+    return await cx.do(pay(order="1"))
+"""
+
+
+@pytest.fixture
+def plane(tmp_path: Path) -> Path:
+    """A directory that `serve` would take, with modes that no umask changes."""
+    for name, mode in (("skills", 0o755), ("secrets", 0o700)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name).chmod(mode)
+    (tmp_path / "skills" / "desk.py").write_text(SKILLS.replace(', secrets=("PAYMENTS_KEY", "SIGNING_KEY")', ""))
+    (tmp_path / "plane.toml").write_text("")
+    for path in (tmp_path, tmp_path / "skills" / "desk.py", tmp_path / "plane.toml"):
+        path.chmod(0o755)
+    return tmp_path
+
+
+def asked(directory: Path, *args: str) -> tuple[int, str]:
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            status = command(["config", args[0], "--plane", str(directory), *args[1:]])
+        except SystemExit as refused:
+            status = int(refused.code or 0)
+    return status, out.getvalue()
+
+
+def checked(directory: Path, *flags: str) -> list[str]:
+    status, out = asked(directory, "check", *flags)
+    found: list[str] = json.loads(out)["findings"]
+    assert status == (1 if found else 0)
+    return found
+
+
+def without_import(directory: Path, **flags: Any) -> list[str]:
+    return checking.findings(directory, flags, {}, list)
+
+
+def test_each_value_has_its_source(plane: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S132: default, plane.toml, the variable or the flag by its name; at a terminal one line a key."""
+    (plane / "plane.toml").write_text('name = "shop"\n[settings]\nurl = "http://x"\napi_key = "s3cr3t"\n')
+    monkeypatch.setenv("AGENTPLANE_DRAIN_SECS", "7")
+    status, out = asked(plane, "show", "--max-running", "3")
+    body = json.loads(out)
+    assert status == 0 and "s3cr3t" not in out and body["values"]["settings"]["url"] == "http://x"
+    assert body["values"]["drain_secs"] == 7 and body["values"]["max_running"] == 3
+    sources = body["sources"]
+    assert set(sources) == set(body["values"]) == set(settings.KEYS)
+    assert sources["name"] == "plane.toml" and sources["drain_secs"] == "AGENTPLANE_DRAIN_SECS"
+    assert sources["max_running"] == "--max-running" and sources["tenant"] == "default"
+    _, table = asked(plane, "show", "--output", "table")
+    rows = table.splitlines()
+    assert len(rows) == len(settings.KEYS) and "s3cr3t" not in table
+    (row,) = [row for row in rows if row.startswith("drain_secs ")]
+    assert row.split() == ["drain_secs", "7.0", "AGENTPLANE_DRAIN_SECS"]
+
+
+@pytest.mark.heavy
+def test_a_plane_without_a_fault_has_no_finding(plane: Path) -> None:
+    """Also where its skills print while they are imported; neither store nor socket was made."""
+    assert checked(plane) == []
+    assert {one.name for one in plane.iterdir()} == {"skills", "secrets", "plane.toml"}
+
+
+@pytest.mark.heavy
+def test_everything_that_serve_would_refuse_is_found_at_once(plane: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S133: secrets, schedules, tokens, certificates, the webhook's secret, names, a variable: a sentence each."""
+    (plane / "skills" / "desk.py").write_text(SKILLS)
+    (plane / "tokens.json").write_text("{")
+    (plane / "tokens.json").chmod(0o644)
+    (plane / "plane.toml").write_text(
+        'socket_group = "no-such-group"\noperator_addr = "systemd:operater"\n'
+        'tls_cert = "cert.pem"\ntls_key = "key.pem"\nstore = "nowhere/plane.db"\n'
+        '[notify]\nurl = "https://hooks.example.org/x"\nsecret_file = "secrets/notify"\n'
+        '[[schedule]]\nname = "nightly"\ncron = "0 2 * * *"\ncapability = "desk.setle"\n'
+    )
+    monkeypatch.setenv("AGENTPLANE_DRAIN_SEC", "3")
+    monkeypatch.setenv("AGENTPLANE_SERVICE_HOST", "10.0.0.1")
+    found = checked(plane)
+    for words in (
+        "PAYMENTS_KEY", "SIGNING_KEY", "desk.setle", "tokens.json has mode 0644", "cert.pem", "TLS key",
+        "secrets/notify", "no-such-group", "'operater'", "nowhere", "AGENTPLANE_DRAIN_SEC is no key's variable",
+    ):  # fmt: skip
+        assert [one for one in found if words in one], words
+    assert all("\n" not in one and one.endswith(".") for one in found) and "SERVICE_HOST" not in str(found)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("nothing_here()\n", "NameError"),
+        ("import sys\nsys.exit(0)\n", "SystemExit"),
+        ("import os\nos._exit(0)\n", "status 0"),
+        ("import os\nos.kill(os.getpid(), 9)\n", "signal 9"),
+    ],
+)
+def test_an_import_that_goes_wrong_is_a_finding(plane: Path, text: str, words: str) -> None:
+    """S133: whatever a skill does to the process that imports it, the verb answers."""
+    (plane / "skills" / "broken.py").write_text(text)
+    (plane / "skills" / "broken.py").chmod(0o644)
+    (sentence,) = checked(plane)
+    assert words in sentence
+
+
+@pytest.mark.heavy
+def test_an_import_that_does_not_end_is_a_finding(plane: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is given up; here at once."""
+    monkeypatch.setattr(config_verb, "IMPORT_S", 0.01)
+    (sentence,) = checked(plane)
+    assert "not imported within" in sentence
+
+
+def test_code_that_others_may_write_is_not_imported(plane: Path) -> None:
+    """S133: it is named, and nothing of it runs; where the operator trusts it, it is asked."""
+    (plane / "skills" / "desk.py").chmod(0o666)
+    asked_for: list[str] = []
+
+    def import_code() -> list[str]:
+        asked_for.append("desk.py")
+        return []
+
+    (sentence,) = checking.findings(plane, {}, {}, import_code)
+    assert "desk.py is writable" in sentence and asked_for == []
+    assert checking.findings(plane, {"trust_writable": True}, {}, lambda: ["asked"]) == ["asked"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "is_kept"), [(0o600, True), (0o400, True), (0o640, True), (0o644, False), (0o660, False), (0o604, False)]
+)
+def test_a_token_file_is_for_the_plane_and_its_group(plane: Path, mode: int, is_kept: bool) -> None:
+    """S133: anybody else's bit refuses it, with the command that mends it."""
+    (plane / "tokens.json").write_text('{"tokens": []}')
+    (plane / "tokens.json").chmod(mode)
+    found = without_import(plane)
+    assert bool(found) is not is_kept
+    if found:
+        assert f"`chmod o-rwx,g-wx {plane / 'tokens.json'}`" in found[0]
+
+
+def test_the_group_that_may_read_is_the_planes(plane: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S133: a group that the plane is not in is others; root's is root."""
+    (plane / "tokens.json").write_text('{"tokens": []}')
+    (plane / "tokens.json").chmod(0o640)
+    gid = (plane / "tokens.json").stat().st_gid
+    monkeypatch.setattr(credentials, "own_groups", lambda: frozenset({gid + 1}))
+    (sentence,) = without_import(plane)
+    assert f"group {gid}" in sentence and "chgrp" in sentence
+    monkeypatch.setattr(credentials, "own_groups", lambda: frozenset({gid}))
+    assert without_import(plane) == []
+
+
+def test_a_secret_is_kept_by_its_mode_or_by_its_directory(plane: Path) -> None:
+    """S133: a file that others may read, in a directory that they may enter, is no secret."""
+    (plane / "secrets" / "KEY").write_text("k" * 20)
+    (plane / "secrets" / "KEY").chmod(0o644)
+    assert credentials.open_secret(plane / "secrets", "KEY") is None
+    (plane / "secrets").chmod(0o755)
+    assert "chmod o-rwx" in (credentials.open_secret(plane / "secrets", "KEY") or "")
+    (plane / "secrets" / "KEY").chmod(0o600)
+    assert credentials.open_secret(plane / "secrets", "KEY") is None
+
+
+def test_what_is_no_file_is_no_credential(plane: Path) -> None:
+    """S133: a pipe in its place is not waited for, and what is missing is said to be."""
+    os.mkfifo(plane / "tokens.json")
+    assert any("is no file" in one for one in credentials.findings(settings.load(plane)))
+    assert "is missing" in (credentials.open_to_others(plane / "key.pem", "The TLS key") or "")
