@@ -72,8 +72,8 @@ def test_scripts_run_where_they_say() -> None:
 
 def test_the_locks_name_no_index() -> None:
     """Where packages come from is the environment's business, and every one is pinned and hashed."""
-    for name in ("runtime", "dev", "build"):
-        text = (ROOT / "packaging" / "locks" / f"{name}.txt").read_text("utf-8")
+    for path in sorted((ROOT / "packaging" / "locks").glob("*.txt")):
+        text = path.read_text("utf-8")
         pins = [line for line in text.splitlines() if line and line[0] not in " #"]
         assert pins and all("==" in pin for pin in pins)
         assert "://" not in text and "--index" not in text and "--find-links" not in text
