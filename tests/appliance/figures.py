@@ -2,8 +2,8 @@
 
 Its size, a start (`version`, beside the start of nothing at all), the first start that unpacks, how long until READY on
 a fresh store and on one of N records, what it holds when it is idle, and how long an idle end takes: with nobody
-connected, with an idle keep-alive connection, and with answers that their client stopped reading. Everything is
-measured in this one run, and nothing passes or fails.
+connected, with an idle keep-alive connection, and with answers that their client stopped reading, just now and a second
+ago. Everything is measured in this one run, and nothing passes or fails.
 """
 
 from __future__ import annotations
@@ -121,7 +121,8 @@ def resident_mb(child: subprocess.Popen[bytes]) -> float:
 
 def idle(made: Path, directory: Path, times: int) -> dict[str, object]:
     """Ready, size and end of a plane that does nothing, and of one whose clients do nothing."""
-    ready, alone, kept, stalled, size = [], [], [], [], []
+    ready, alone, kept, size = [], [], [], []
+    stalled: dict[float, list[float]] = {0.0: [], 1.0: []}
     token = str(
         json.loads(_said(made, "token", "new", "--plane", directory, "--actor", "figures", "--role", "operator"))[
             "token"
@@ -139,15 +140,17 @@ def idle(made: Path, directory: Path, times: int) -> dict[str, object]:
             _request(port, token, "/runs"),
         ):
             kept.append(ended(child))
-        with served(made, directory, "--operator-addr", f"127.0.0.1:{port}") as (child, _):
-            run = json.loads(_said(made, "run", "grown.run", "--plane", directory, "--input", '{"size": 900000}'))[
-                "run"
-            ]
-            with _request(port, token, f"/runs/{run}", UNREAD):
-                stalled.append(ended(child))
+        for since_s, ends in stalled.items():
+            with served(made, directory, "--operator-addr", f"127.0.0.1:{port}") as (child, _):
+                given = ["--plane", directory, "--input", '{"size": 900000}']
+                run = json.loads(_said(made, "run", "grown.run", *given))["run"]
+                with _request(port, token, f"/runs/{run}", UNREAD):
+                    time.sleep(since_s)
+                    ends.append(ended(child))
     return {
         "ready_fresh_s": middle(ready), "resident_mb": middle(size), "term_idle_s": middle(alone),
-        "term_with_a_kept_connection_s": middle(kept), "term_with_answers_unread_s": middle(stalled),
+        "term_with_a_kept_connection_s": middle(kept), "term_with_answers_unread_s": middle(stalled[0.0]),
+        "term_with_answers_unread_for_a_second_s": middle(stalled[1.0]),
     }  # fmt: skip
 
 
