@@ -153,8 +153,9 @@ def _import(args: Args) -> int:
 
     answer = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    located = settings.load(settings.find(args.plane, os.environ), settings.flags_of(args), os.environ)
-    answer.write(msgspec.json.encode(code.findings(located)))
+    # Faults of the settings are found by whoever asks; the skills are looked at all the same.
+    located, _ = settings.examine(settings.find(args.plane, os.environ), settings.flags_of(args), os.environ)
+    answer.write(msgspec.json.encode([] if located is None else code.findings(located)))
     answer.flush()
     # Threads that a skill began at its import would hold an ordinary end up.
     os._exit(EXIT_YES)

@@ -115,6 +115,18 @@ def test_everything_that_serve_would_refuse_is_found_at_once(plane: Path, monkey
 
 
 @pytest.mark.heavy
+def test_a_typo_hides_nothing_of_the_skills(plane: Path) -> None:
+    """S133: a key that nobody knows is one finding, and what is wrong with the skills is another."""
+    (plane / "plane.toml").write_text("drian_secs = 3\n")
+    (typo,) = checked(plane)
+    assert "'drian_secs'; the nearest that there is: drain_secs." in typo
+    (plane / "skills" / "worse.py").write_text("import no_such_module_at_all\n")
+    (plane / "skills" / "worse.py").chmod(0o644)
+    typo, fault = checked(plane)
+    assert "drian_secs" in typo and "no_such_module_at_all" in fault
+
+
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("text", "words"),
     [
