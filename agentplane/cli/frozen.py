@@ -19,13 +19,13 @@ from typing import Any, Final
 
 import msgspec
 
+from agentplane.cli import main as command_line
 from agentplane.core.errors import JournalCorrupt, NotApplicable
 
 MAGIC: Final = b"agentplane-payload-1".ljust(24, b"\0")
 TRAILER: Final = struct.Struct("<32s32sQQ24s")
 """SHA-256 of the payload, SHA-256 of its MANIFEST, bytes of it, bytes unpacked, magic: packaging/launcher.c."""
 MANIFEST: Final = "MANIFEST"
-HELD: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 PROGRAMS: Final = frozenset(
     {
         "agentplane.cli.main",
@@ -65,14 +65,12 @@ def main() -> None:
     argv = sys.argv[1:]
     if not _serves(argv):
         # Held by the launcher for PID 1; `serve` lets them through when it hears them.
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, command_line.HELD)
     if argv[:1] == ["-m"] and len(argv) > 1 and argv[1] in PROGRAMS:
         sys.argv = [sys.argv[0], *argv[2:]]
         runpy.run_module(argv[1], run_name="__main__", alter_sys=True)
         return
-    from agentplane.cli.main import main as command
-
-    command()
+    command_line.main()
 
 
 def _serves(argv: list[str]) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import io
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -17,8 +18,8 @@ from pathlib import Path
 
 from agentplane.core.errors import EXIT_OPERATIONAL, EXIT_USAGE, AgentplaneError
 
-WALKS = ("serve", "run", "replay")
-"""Verbs that may execute skills in this process."""
+HELD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""What `serve` ends or reloads by, whoever started it: an executable's launcher has held them before."""
 EPILOG = (
     "exit status: 0 yes, 1 a finding or a negative answer, 2 usage, 3 suspended, 4 operational, 5 partial, "
     "6 another build is needed"
@@ -341,7 +342,12 @@ def fix_hash_seed() -> None:
 def main(argv: Sequence[str] | None = None) -> None:
     """The ``agentplane`` command: parses, runs the verb, exits with its status."""
     _open_standard_files()
-    raise SystemExit(command(list(sys.argv[1:] if argv is None else argv)))
+    given = list(sys.argv[1:] if argv is None else argv)
+    if given[:1] == ["serve"]:
+        # Until it listens for them: an interrupt would be an exception, and one that is raised in a callback of the
+        # interpreter's own is printed and forgotten. They wait through the exec for the hash seed, too.
+        signal.pthread_sigmask(signal.SIG_BLOCK, HELD)
+    raise SystemExit(command(given))
 
 
 def command(argv: list[str]) -> int:

@@ -148,7 +148,7 @@ def test_who_does_not_serve_is_ended_by_a_signal(argv: list[str], blocked: bool)
         "def say(*_, **__):\n"
         "    print(signal.SIGTERM in signal.pthread_sigmask(signal.SIG_BLOCK, []))\n"
         "main.main = runpy.run_module = say\n"
-        "signal.pthread_sigmask(signal.SIG_BLOCK, frozen.HELD)\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, main.HELD)\n"
         f"sys.argv = ['agentplane', *{argv!r}]\n"
         "frozen.main()\n"
     )

@@ -285,3 +285,30 @@ def test_status_says_live_and_ready_by_its_exit(plane: Plane) -> None:
     assert status["paused"] == "an incident" and plane.run("desk.settle", {"order": "1"}).status == 4
     assert plane.verb("release", "--paused").status == 0 and plane.run("desk.settle", {"order": "1"}).status == 0
     assert plane.stop() == 0 and plane.verb("status").status == 4
+
+
+def test_an_interrupt_that_python_would_forget_is_a_drain(plane: Plane) -> None:
+    """S162: what a callback raises is printed and forgotten, and an interrupt was raised until `serve` heard it."""
+    script = (
+        "import os, signal, sys\n"
+        "from agentplane.cli import main\n"
+        "real = main.build\n"
+        "class Gone:\n"
+        "    def __del__(self):\n"
+        "        os.kill(os.getpid(), signal.SIGINT)\n"
+        "def build():\n"
+        "    Gone()\n"
+        "    return real()\n"
+        "main.build = build\n"
+        "main.main(['serve', sys.argv[1]])\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script, str(plane.directory)],
+        env=environment() | {"PYTHONHASHSEED": "0"}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    ) as child:  # fmt: skip
+        try:
+            status = child.wait(15)
+        except subprocess.TimeoutExpired:
+            status = None
+            child.kill()
+    assert status == 0
