@@ -363,7 +363,7 @@ static void make_parents(char *path, mode_t mode) {
     mkdir(path, mode);
 }
 
-/* Unpacks into <place>/<hash>; 0, or -1 with the reason noted. */
+/* Unpacks into <place>/<hash>; 0, or -1 with the reason noted. Whether it is there then, `hold` says. */
 static int unpack(const char *place, const char *hash, const unsigned char *bytes, const struct trailer *end, uid_t uid) {
     char path[PATH_MAX], part[PATH_MAX];
     unsigned char digest[32];
@@ -400,14 +400,21 @@ static int unpack(const char *place, const char *hash, const unsigned char *byte
     }
     snprintf(part, sizeof part, ".%.16s.%d.new", hash, getpid());
     remove_tree(above, part);
-    int root = mkdirat(above, part, 0700) < 0 ? -1 : openat(above, part, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (root < 0) {
+    if (mkdirat(above, part, 0700) < 0) {
         int error = errno;
         close(above);
         return not_here("%s cannot be written by uid %u: %s", place, uid, strerror(error));
     }
-    /* Held, so that nobody takes it for what a killed one left. */
-    flock(root, LOCK_EX | LOCK_NB);
+    /* Held, so that nobody takes it for what a killed one left. Who took it for that before has removed it: then it is made anew. */
+    int root = openat(above, part, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    struct stat held;
+    if (root < 0 || flock(root, LOCK_EX | LOCK_NB) < 0 || fstat(root, &held) < 0 || held.st_nlink == 0) {
+        if (root >= 0)
+            close(root);
+        close(above);
+        not_here("%s is cleared away again and again", place);
+        return 0;
+    }
     mask = umask(022);
     errno = 0;
     int status = unpack_into(root, bytes, end->size), error = errno;
@@ -458,6 +465,20 @@ static int hold(const char *place, const char *hash, uid_t uid) {
     return not_here("%s comes and goes", path);
 }
 
+/* Where a path leads, whose last names may not be there yet. Links on the way are the system's or the caller's own; what they
+ * lead to is what is checked. */
+static void lead(const char *path, char real[PATH_MAX]) {
+    char there[PATH_MAX];
+    size_t length = strlen(path);
+    for (snprintf(there, sizeof there, "%s", path); realpath(there, real) == NULL && length; there[length] = 0)
+        while (length && there[--length] != '/')
+            ;
+    if (!length)
+        real[0] = 0;
+    size_t led = strlen(real);
+    snprintf(real + led, PATH_MAX - led, "%s", path + length);
+}
+
 /* The places a payload may be in, in order; their number. The first is where `unpack` puts it. */
 static int places(char found[PLACES_MAX][PATH_MAX], const char *self, uid_t uid) {
     int count = 0;
@@ -466,19 +487,16 @@ static int places(char found[PLACES_MAX][PATH_MAX], const char *self, uid_t uid)
     if (uid != 0 && getauxval(AT_SECURE))
         return count;
     const char *said[] = {"/var/cache", getenv("CACHE_DIRECTORY"), getenv("XDG_CACHE_HOME"), getenv("HOME")};
-    static const char *const below[] = {"/agentplane", "", "/agentplane", "/.cache/agentplane"};
     for (int i = uid ? 1 : 0; i < (uid ? 4 : 1); i++) {
         char place[PATH_MAX], real[PATH_MAX];
         if (said[i] == NULL || said[i][0] != '/' || (i == 3 && said[2] != NULL && said[2][0] == '/'))
             continue;
         size_t first = i == 1 ? strcspn(said[i], ":") : strlen(said[i]);
-        if (first >= sizeof place)
+        if (snprintf(place, sizeof place, "%.*s%s", (int)first, said[i], i == 3 ? "/.cache" : "") >= (int)sizeof place)
             continue;
-        snprintf(place, sizeof place, "%.*s", (int)first, said[i]);
-        /* Links on the way to it are the system's or the caller's own; what they lead to is what is checked. */
-        if (realpath(place, real) == NULL)
-            snprintf(real, sizeof real, "%s", place);
-        if (snprintf(found[count], PATH_MAX, "%s%s", real, below[i]) < PATH_MAX)
+        lead(place, real);
+        /* The service's directory is the plane's alone; the others are shared. */
+        if (snprintf(found[count], PATH_MAX, "%s%s", real, i == 1 ? "" : "/agentplane") < PATH_MAX)
             count++;
     }
     return count;
@@ -509,12 +527,17 @@ int main(int argc, char *argv[], char *envp[]) {
     sigaddset(&ends, SIGHUP);
     sigprocmask(SIG_BLOCK, &ends, NULL);
 
+    /* The payload's own loader finds its file there as well, and says so in words that help nobody. */
     ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
-    if (length > 0)
-        self[length] = 0;
-    else if (getauxval(AT_EXECFN) == 0 || realpath((const char *)getauxval(AT_EXECFN), self) == NULL)
-        END("it cannot find its own file: mount /proc, or start it by its path.");
-    int own = open(self, O_RDONLY | O_CLOEXEC);
+    if (length <= 0)
+        END("/proc is not mounted, and a program finds its own file there: mount -t proc proc /proc.");
+    self[length] = 0;
+    /* By the kernel's link: the file that runs, whatever has been put under its name meanwhile. */
+    int own = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+    static const char replaced[] = " (deleted)";
+    size_t name = (size_t)length < sizeof replaced ? 0 : (size_t)length - sizeof replaced + 1;
+    if (name && access(self, F_OK) < 0 && !strcmp(self + name, replaced))
+        self[name] = 0;
     if (own < 0 || fstat(own, &file) < 0)
         END("%s cannot be read: %s.", self, strerror(errno));
     if (file.st_size < (off_t)sizeof end || pread(own, &end, sizeof end, file.st_size - (off_t)sizeof end) != (ssize_t)sizeof end ||

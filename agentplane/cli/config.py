@@ -22,7 +22,7 @@ import msgspec
 from agentplane.appliance import settings
 from agentplane.appliance.sections import shown_url
 from agentplane.cli.render import choose, emit, safe, tell
-from agentplane.core.errors import EXIT_NO, EXIT_YES
+from agentplane.core.errors import EXIT_NO, EXIT_YES, Settings
 
 Args = argparse.Namespace
 IMPORT_S: Final = 60.0
@@ -37,7 +37,9 @@ def config(args: Args) -> int:
     """What holds and where it was said; or everything that `serve` would refuse, with status 1 when there is some."""
     if args.inner:
         return _import(args)
-    directory = settings.find(args.plane, os.environ)
+    if args.directory is not None and args.plane is not None:
+        raise Settings(f"The plane is named twice, as {args.directory} and with --plane; name it once.")
+    directory = settings.find(args.directory or args.plane, os.environ)
     return _show(args, directory) if args.what == "show" else _check(args, directory)
 
 

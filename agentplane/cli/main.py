@@ -251,7 +251,8 @@ def _other_verbs(verb) -> None:  # type: ignore[no-untyped-def]
     check.add_argument("directory", type=Path, nargs="?", default=Path("."))
     config = verb("config", "show or check plane.toml", reach=False)
     config.add_argument("what", choices=("show", "check"), nargs="?", default="show")
-    config.add_argument("--plane", type=Path, metavar="DIR")
+    config.add_argument("directory", type=Path, nargs="?", help="the plane's directory, as `serve` takes it")
+    config.add_argument("--plane", type=Path, metavar="DIR", help="the same, as other verbs take it")
     config.add_argument("--inner", action="store_true", help=argparse.SUPPRESS)
     _settings_flags(config)
     token = verb("token", "make, list and revoke tokens of the operator listener", reach=False)
@@ -354,7 +355,11 @@ def command(argv: list[str]) -> int:
     """Run one verb and return its exit status."""
     parser = build()
     try:
-        args = parser.parse_args(argv)
+        args, unknown = parser.parse_known_args(argv)
+        if unknown:
+            # Said by the verb: its own help is the one that lists what it takes.
+            named = parser.prog if args.verb is None else f"{parser.prog} {args.verb}"
+            return _say(f"unrecognized arguments: {' '.join(unknown)}; see `{named} --help`.", EXIT_USAGE)
         if args.verb is None:
             parser.print_help()
             return EXIT_USAGE

@@ -54,6 +54,15 @@ def asked(directory: Path, *args: str) -> tuple[int, str]:
     return status, out.getvalue()
 
 
+def test_the_plane_is_named_as_serve_names_it(plane: Path) -> None:
+    """`serve DIR` and `config check DIR`: one way to say it, and that of the other verbs."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        assert command(["config", "check", str(plane)]) == 0
+    assert json.loads(out.getvalue())["directory"] == str(plane)
+    assert asked(plane, "check") == (0, out.getvalue())
+
+
 def checked(directory: Path, *flags: str) -> list[str]:
     status, out = asked(directory, "check", *flags)
     found: list[str] = json.loads(out)["findings"]

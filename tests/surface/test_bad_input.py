@@ -222,6 +222,8 @@ def test_a_directory_that_may_not_be_written(open_dir: Path, as_other_uid: Calla
         (["history", "run_" + "0" * 26, "--limit", "0"], "1 to"),
         (["runs", "--limit", "99999"], "1 to"),
         (["nothing"], "nothing"),
+        (["runs", "--nothing"], "unrecognized arguments: --nothing; see `agentplane runs --help`"),
+        (["config", "check", "here"], "named twice"),
         (["run"], "capability"),
         (["replay", "run_" + "0" * 26, "--strict", "--retry"], "--retry"),
     ],
