@@ -77,7 +77,7 @@ def _check(args: Args) -> int:
     )
     binary = check_program(args.binary)
     level = levels.level_in(store)
-    version = _version(binary)
+    version = _version(binary, min(VERSION_S, args.timeout))
     with _private(store, args.directory or store.parent) as private:
         copy.check_room(store, private)
         target = private / "copy.db"
@@ -190,10 +190,10 @@ def _print(body: Said) -> None:
     print(safe(f"agentplane {body['version']}: {body['examined']} open runs{left}, {body['found']} findings{later}"))
 
 
-def _version(binary: Path) -> str:
+def _version(binary: Path, timeout_s: float) -> str:
     """What the new build says that it is. Raises CannotTell."""
     said: list[bytes] = []
-    ended = ask([str(binary), "version", "--output", "json"], VERSION_S, said.append)
+    ended = ask([str(binary), "version", "--output", "json"], timeout_s, said.append)
     try:
         found = msgspec.json.decode(b"\n".join(said))
         if ended.status == 0 and found["schema"] == "agentplane.version/1":
