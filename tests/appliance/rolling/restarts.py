@@ -99,7 +99,7 @@ class Rolling:
         lost = sum(one.kind in LOSSES for one in self.load.requests)
         return (
             f"{self.mode} {row.number}: {row.in_flight} in flight, status {row.status}, "
-            f"READY after {row.turned_s:.2f} s, {len(self.load.requests)} requests so far, {lost} lost"
+            f"READY after {row.turned_s:.2f} s, {len(self.load.requests)} requests so far, {lost} not answered"
         )
 
     async def _fill(self, process: Process) -> None:
