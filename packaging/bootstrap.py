@@ -157,6 +157,9 @@ class Installer:
                     break
                 except subprocess.TimeoutExpired:
                     continue
+            # What the installer itself had started, and did not wait for.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.child.pid, signal.SIGKILL)
         say("set-up interrupted; the next one begins it again")
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)

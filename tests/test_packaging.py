@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -149,6 +150,9 @@ def test_an_interrupted_set_up_leaves_no_process(checkout: Path, number: signal.
         running.send_signal(number)
         assert "interrupted" in running.stderr.read().splitlines()[-1]
         assert running.wait(20) == -number
+    until = time.monotonic() + 5
+    while processes(checkout) and time.monotonic() < until:
+        time.sleep(0.01)  # killed, it takes its time to be gone
     assert processes(checkout) == []
     with (checkout / ".venv.lock").open("r+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
