@@ -4,7 +4,8 @@
  * kill -9 of its pid kills the program. Owns the payload directories: where they may be, who may have written them, when one is
  * whole, when one is removed. Refuses a directory that anybody but root or the caller could have changed, and bytes whose hash
  * is not the one that names them. Invariant: a directory named by a hash is whole; it appears by one rename, after its last
- * byte is on disk, and is not removed while a process of it lives (each holds a shared lock on the directory itself).
+ * byte is on disk, and is not removed while a process of it lives (each holds a lock on its MANIFEST that many may hold; the one
+ * that excludes them takes the right to write it, so that nobody but its owner can keep others out).
  *
  * Places, in order: <directory of this file>/agentplane.d (made by `agentplane unpack` alone), then for root /var/cache/agentplane
  * and for others $CACHE_DIRECTORY, $XDG_CACHE_HOME/agentplane or ~/.cache/agentplane. Root's environment is not asked.
@@ -26,6 +27,7 @@
 #include <sys/auxv.h>
 #include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
@@ -34,9 +36,11 @@
 
 #define MAGIC "agentplane-payload-1"
 #define PROGRAM "agentplane"
+#define LOCKED "MANIFEST"
 #define HEX 64
 #define KEPT 2            /* payloads that stay in a cache: the one in use and the one to go back to */
 #define LOCK_FD_MIN 200   /* above what a service manager passes */
+#define LOCK_MS 3000      /* how long whoever removes a payload may hold it, which takes a rename */
 #define OPERATIONAL 4
 #define PLACES_MAX 4
 #ifndef NEEDS_GLIBC
@@ -191,20 +195,39 @@ static void remove_tree(int above, const char *name) {
     unlinkat(above, name, AT_REMOVEDIR);
 }
 
+/* A lock of the open file description, which an exec and a child keep as they keep the descriptor. */
+static int locked(int fd, short kind) {
+    struct flock lock = {.l_type = kind, .l_whence = SEEK_SET};
+    return fcntl(fd, F_OFD_SETLK, &lock);
+}
+
+/* A name that no other start makes: pids are alike in two containers over one cache. */
+static void new_name(char name[96], const char *hash, const char *end) {
+    uint64_t drawn = 0;
+    if (getrandom(&drawn, sizeof drawn, GRND_NONBLOCK) != sizeof drawn)
+        drawn = (uint64_t)getpid();
+    snprintf(name, 96, ".%.16s.%016llx%s", hash, (unsigned long long)drawn, end);
+}
+
 static int is_payload(const char *name) { return strlen(name) == HEX && strspn(name, "0123456789abcdef") == HEX; }
 
 /* Takes a directory out of its name, unless somebody lives in it, and removes it. */
 static void remove_unused(int place, const char *name) {
-    char gone[PATH_MAX];
-    int fd = openat(place, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    char gone[96];
+    int whole = is_payload(name), fd = openat(place, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0)
         return;
+    /* What is being made is closed to others, and held by the directory itself. */
+    int held = whole ? openat(fd, LOCKED, O_RDWR | O_NOFOLLOW | O_CLOEXEC) : fd;
+    int unused = whole ? (held < 0 ? errno == ENOENT : locked(held, F_WRLCK) == 0) : flock(fd, LOCK_EX | LOCK_NB) == 0;
     /* Whoever opened it before the rename and locks it after sees that the name is another's, and looks again. */
-    if (flock(fd, LOCK_EX | LOCK_NB) == 0) {
-        snprintf(gone, sizeof gone, ".%s.%d.gone", is_payload(name) ? name : "part", getpid());
-        if (!is_payload(name) || renameat(place, name, place, gone) == 0)
-            remove_tree(place, is_payload(name) ? gone : name);
+    if (unused) {
+        new_name(gone, name, ".gone");
+        if (!whole || renameat(place, name, place, gone) == 0)
+            remove_tree(place, whole ? gone : name);
     }
+    if (whole && held >= 0)
+        close(held);
     close(fd);
 }
 
@@ -365,7 +388,7 @@ static void make_parents(char *path, mode_t mode) {
 
 /* Unpacks into <place>/<hash>; 0, or -1 with the reason noted. Whether it is there then, `hold` says. */
 static int unpack(const char *place, const char *hash, const unsigned char *bytes, const struct trailer *end, uid_t uid) {
-    char path[PATH_MAX], part[PATH_MAX];
+    char path[PATH_MAX], part[96];
     unsigned char digest[32];
     struct statvfs disk;
     int glibc = glibc_here();
@@ -398,8 +421,7 @@ static int unpack(const char *place, const char *hash, const unsigned char *byte
                             (unsigned long long)((uint64_t)disk.f_bavail * disk.f_frsize >> 20), (unsigned long long)(end->unpacked >> 20) + 1);
         }
     }
-    snprintf(part, sizeof part, ".%.16s.%d.new", hash, getpid());
-    remove_tree(above, part);
+    new_name(part, hash, ".new");
     if (mkdirat(above, part, 0700) < 0) {
         int error = errno;
         close(above);
@@ -452,15 +474,34 @@ static int hold(const char *place, const char *hash, uid_t uid) {
             return errno == ENOENT ? -2 : not_here("%s cannot be opened: %s", path, strerror(errno));
         int fd = openat(checked, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         close(checked);
-        if (fd < 0 || flock(fd, LOCK_SH) < 0)
-            return not_here("%s cannot be locked: %s", path, strerror(errno));
-        /* Removed between the opening and the lock: then the name is gone, or another's. */
-        if (fstat(fd, &held) == 0 && stat(path, &named) == 0 && held.st_ino == named.st_ino && held.st_dev == named.st_dev) {
-            int high = fcntl(fd, F_DUPFD, LOCK_FD_MIN);
-            close(fd);
-            return high < 0 ? not_here("%s: no descriptor is left", path) : high;
+        int lock = fd < 0 ? -1 : openat(fd, LOCKED, O_RDONLY | O_NOFOLLOW | O_CLOEXEC), failed = lock < 0 ? errno : 0, waited = 0;
+        /* Others hold it to remove it, and not for long. */
+        while (!failed && locked(lock, F_RDLCK) < 0) {
+            failed = (errno != EAGAIN && errno != EACCES) || waited++ == LOCK_MS / 10 ? errno : 0;
+            usleep(10000);
         }
-        close(fd);
+        /* Removed between the opening and the lock: then the name is gone, or another's. */
+        if (fd >= 0 && (fstat(fd, &held) < 0 || stat(path, &named) < 0 || held.st_ino != named.st_ino || held.st_dev != named.st_dev)) {
+            close(fd);
+            if (lock >= 0)
+                close(lock);
+            continue;
+        }
+        if (failed) {
+            not_here(failed == ENOENT ? "%s is not whole (%s): remove it, and start again" : "%s cannot be held: %s", path,
+                     failed == ENOENT ? LOCKED " is missing" : strerror(failed));
+            close(fd);
+            if (lock >= 0)
+                close(lock);
+            return -1;
+        }
+        /* The lock goes with the program, out of the way of what a service manager passes, and where there is no room there, anywhere. */
+        int high = fcntl(lock, F_DUPFD, LOCK_FD_MIN);
+        if (high < 0)
+            fcntl(lock, F_SETFD, 0);
+        else
+            close(lock);
+        return fd;
     }
     return not_here("%s comes and goes", path);
 }
@@ -579,6 +620,8 @@ int main(int argc, char *argv[], char *envp[]) {
     close(own);
     argv[0] = self;
     syscall(SYS_execveat, held, PROGRAM, argv, envp, 0);
+    if (errno == ENOENT && faccessat(held, PROGRAM, F_OK, AT_SYMLINK_NOFOLLOW) < 0)
+        END("%s/%s is not whole (%s is missing): remove it, and start again.", found[tried], hash, PROGRAM);
     if (errno == ENOENT)
         END("the program's loader is missing: it needs glibc 2.%d or later.", NEEDS_GLIBC);
     if (errno == EACCES)

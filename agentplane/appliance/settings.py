@@ -37,6 +37,12 @@ FILE_BYTES_MAX: Final = 64 * 1024
 """Ten times any plane.toml; a dotted key of a megabyte costs the TOML reader minutes."""
 NEAR: Final = 0.6
 """How alike two names must be for one to have been meant by the other."""
+DEPTH_MAX: Final = 32
+"""Tables in tables: `[settings]` is shown and handed to skills, and nobody means more."""
+NAME_MAX: Final = 255
+PATH_MAX: Final = 4096
+GID_MAX: Final = 2**32 - 2
+"""Linux: bytes of a name and of a path, and the last number of a group (the one behind it means no change)."""
 UNKNOWN_MAX: Final = 20
 """Unknown keys that are told one by one: to look for what each was meant to be takes a while."""
 STRENGTH: Final = ("default", "file", "environment", "flag")
@@ -108,6 +114,8 @@ SCALARS: Final = tuple(
     if field.name not in ("settings", "access", "people", "schedule", "notify")
 )
 """Keys that a variable or a flag can say."""
+PATHS: Final = ("store", "socket", "skills", "vendor", "secrets", "tokens", "tls_cert", "tls_key")
+"""Of these, the ones that name files."""
 LISTS: Final = ("operator_names", "behind_proxy")
 """Of these, the ones that are lists: parted by commas there."""
 
@@ -165,7 +173,10 @@ def examine(
             data[key], said[key] = _parted(value) if key in LISTS else value, source
     values: dict[str, Any] = {}
     for field in msgspec.structs.fields(PlaneSettings):
-        if field.name in data:
+        why = unfit(field.name, data.get(field.name))
+        if why is not None:
+            findings.append(f"{source_of(path, said, field.name)}: {field.name} {why}.")
+        elif field.name in data:
             try:
                 values[field.name] = msgspec.convert(data[field.name], field.type, strict=False)
             except msgspec.ValidationError as error:
@@ -196,7 +207,10 @@ def salvaged(directory: Path, environ: Mapping[str, str]) -> Located:
 def _read(path: Path) -> dict[str, Any]:
     """The file's tables. Raises Settings."""
     try:
-        with open(path, "rb") as file:
+        # Nobody waits for whoever would write a pipe: a reload reads it on the loop.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise errors.Settings(f"{path} is no file.")
             raw = file.read(FILE_BYTES_MAX + 1)
     except OSError as error:
         raise errors.Settings(f"{path} cannot be read: {error.strerror}.") from None
@@ -228,6 +242,28 @@ def unknown_keys(path: Path, data: Mapping[str, object]) -> list[str]:
     if len(found) > UNKNOWN_MAX:
         sentences.append(f"{path}: there are {len(found) - UNKNOWN_MAX} more keys that are none.")
     return sentences
+
+
+def unfit(key: str, value: object) -> str | None:
+    """Why a value cannot be one of any type, as the rest of a sentence: what no file's name, no record and no message
+    could hold."""
+    waiting: list[tuple[object, int]] = [(value, 0)]
+    while waiting:
+        one, depth = waiting.pop()
+        if depth > DEPTH_MAX:
+            return f"is nested deeper than {DEPTH_MAX} levels"
+        if isinstance(one, dict):
+            waiting += [(part, depth + 1) for pair in one.items() for part in pair]
+        elif isinstance(one, list):
+            waiting += [(part, depth + 1) for part in one]
+        elif isinstance(one, int) and not -(2**63) <= one < 2**63:
+            return "holds a number of more than 64 bits"
+        elif isinstance(one, str):
+            if "\0" in one or any("\ud800" <= char <= "\udfff" for char in one):
+                return "holds a character that no text has (NUL, or a byte that is not UTF-8)"
+            if key in PATHS and (len(one) >= PATH_MAX or any(len(part.encode()) > NAME_MAX for part in one.split("/"))):
+                return f"is longer than a path may be ({NAME_MAX} bytes a name, {PATH_MAX} in all)"
+    return None
 
 
 def _parted(value: object) -> list[str]:
@@ -271,13 +307,16 @@ def _wrong(path: Path, plane: PlaneSettings, said: Mapping[str, str], misfit: It
         unknown = [role for role in roles if role not in ROLES]
         if unknown:
             near = nearest(unknown[0], list(ROLES))
-            found.append(f"{path}: [access] {who[:80]} has the unknown role {unknown[0][:80]!a}; {near}.")
+            found.append(f"{path}: [access] {who[:80]!a} has the unknown role {unknown[0][:80]!a}; {near}.")
     return found
 
 
 def _check_names(plane: PlaneSettings) -> None:
     if not plane.name.strip() or len(plane.name) > bounds.NAME_CHARS_MAX or not plane.name.isprintable():
         raise errors.Settings(f"name is 1 to {bounds.NAME_CHARS_MAX} printable characters.")
+    group = plane.socket_group
+    if group is not None and group.isascii() and group.isdigit() and (len(group) > 10 or int(group) > GID_MAX):
+        raise errors.Settings(f"socket_group is a group's name, or a number up to {GID_MAX}.")
     for network in plane.behind_proxy:
         try:
             ipaddress.ip_network(network)
@@ -308,6 +347,8 @@ def writable_by_others(paths: list[Path], uid: int) -> str | None:
             found = path.stat()
         except FileNotFoundError:
             continue
+        except OSError as error:
+            return f"{path} cannot be looked at: {error.strerror}."
         if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             return f"{path} is writable by group or others; `chmod go-w {path}`, or serve with --trust-writable."
         if found.st_uid not in (0, uid):

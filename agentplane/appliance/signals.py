@@ -15,6 +15,7 @@ child process started meanwhile would be born deaf to them.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -162,12 +163,16 @@ class Signals:
         """A loop that is stuck ends no grace of its own: then the first signal is acted on as a second one would be."""
         timer = threading.Timer(seconds, self._leave)
         timer.daemon = True
-        timer.start()
+        # No thread may be left to be had; the drain goes on without, and a second signal is heard.
+        with contextlib.suppress(RuntimeError):
+            timer.start()
 
     def _leave(self) -> None:
         last = threading.Thread(target=self._on_second, name="leave", daemon=True)
-        last.start()
-        last.join(self._leave_s)
+        # Where no thread is to be had nobody says what was cut; the journal knows.
+        with contextlib.suppress(RuntimeError):
+            last.start()
+            last.join(self._leave_s)
         os._exit(EXIT_PARTIAL)
 
 

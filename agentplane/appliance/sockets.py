@@ -90,9 +90,12 @@ class Inherited(msgspec.Struct, frozen=True):
 
     @property
     def host(self) -> str:
-        """The address it is bound to; empty for a Unix socket."""
-        with socket.socket(fileno=os.dup(self.fd)) as sock:
+        """The address it is bound to; empty for a Unix socket. Raises Settings where it is none."""
+        sock = _take_over(self)
+        try:
             return "" if sock.family == socket.AF_UNIX else str(sock.getsockname()[0])
+        finally:
+            sock.detach()
 
     @property
     def loopback(self) -> bool:
@@ -140,6 +143,10 @@ def parse_address(
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     if ":" in bare and bare == host:
         raise errors.Settings(f"{text!r} is not an address: an IPv6 address stands in brackets.")
+    try:
+        bare.encode("idna")
+    except UnicodeError:
+        raise errors.Settings(f"{text[:80]!r} is not an address: {bare[:70]!r} is no name of a host.") from None
     for one in given or ():
         if one.name == listener:
             return Inherited(one.fd, one.name, tls)

@@ -7,6 +7,7 @@ one that says nothing. Invariant: when ``ask`` returns or raises, nothing of the
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import selectors
 import signal
@@ -45,11 +46,13 @@ def check_program(path: Path) -> Path:
     """The absolute path of a program that this machine may start. Raises CannotTell."""
     found = path.absolute()
     try:
+        if not found.is_file() and found.exists() and not found.is_dir():
+            raise CannotTell(f"{path} is no file.")
         with open(found, "rb") as file:
             head = file.read(20)
     except OSError as error:
         raise CannotTell(f"{path} cannot be read: {error.strerror}.") from None
-    if not found.is_file() or not os.access(found, os.X_OK):
+    if not os.access(found, os.X_OK):
         raise CannotTell(f"{path} is not executable; `chmod +x` it, or name the program itself.")
     machine = _machine(head)
     here = _machine_here()
@@ -86,9 +89,12 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
     return kept | {"PYTHONHASHSEED": "0", "PYINSTALLER_RESET_ENVIRONMENT": "1"}
 
 
-def ask(command: list[str], silent_s: float, line: Callable[[bytes], None]) -> Asked:
+def ask(
+    command: list[str], silent_s: float, line: Callable[[bytes], None], *, whole_s: float = math.inf
+) -> Asked:  # fmt: skip
     """Run ``command`` to its end, with ``line`` called for each line of its standard output. Raises CannotTell when it
-    cannot be started, says nothing for ``silent_s`` seconds, or too much; and what ``line`` raises."""
+    cannot be started, says no line for ``silent_s`` seconds, takes more than ``whole_s``, or says too much; and what
+    ``line`` raises."""
     try:
         child = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -98,7 +104,7 @@ def ask(command: list[str], silent_s: float, line: Callable[[bytes], None]) -> A
         raise CannotTell(f"{command[0]} cannot be started: {error.strerror}.") from None
     words = bytearray()
     try:
-        _read(child, command[0], silent_s, line, words)
+        _read(child, command[0], silent_s, whole_s, line, words)
         try:
             status = child.wait(END_S)
         except subprocess.TimeoutExpired:
@@ -116,18 +122,21 @@ def ask(command: list[str], silent_s: float, line: Callable[[bytes], None]) -> A
 
 
 def _read(
-    child: subprocess.Popen[bytes], name: str, silent_s: float, line: Callable[[bytes], None], words: bytearray
+    child: subprocess.Popen[bytes], name: str, silent_s: float, whole_s: float, line: Callable[[bytes], None],
+    words: bytearray,
 ) -> None:  # fmt: skip
     """Hand on every line until both streams end; only lines count as a sign of life."""
     pending, said = bytearray(), 0
+    ends_at = time.monotonic() + whole_s
     deadline = time.monotonic() + silent_s
     with selectors.DefaultSelector() as selector:
         for stream, is_out in ((child.stdout, True), (child.stderr, False)):
             selector.register(_given(stream), selectors.EVENT_READ, is_out)
         while selector.get_map():
-            left = deadline - time.monotonic()
+            left = min(deadline, ends_at) - time.monotonic()
             if left <= 0:
-                raise CannotTell(f"{name} said nothing for {silent_s:g} seconds and was ended.")
+                what = f"said nothing for {silent_s:g}" if deadline < ends_at else f"was not done within {whole_s:g}"
+                raise CannotTell(f"{name} {what} seconds and was ended.")
             for key, _ in selector.select(left):
                 data = os.read(key.fd, PART)
                 if not data:
@@ -136,9 +145,11 @@ def _read(
                     words += data
                     del words[:-WORDS_BYTES]
                 else:
-                    deadline, said = time.monotonic() + silent_s, said + len(data)
+                    said += len(data)
                     pending += data
                     *lines, rest = pending.split(b"\n")
+                    if lines:
+                        deadline = time.monotonic() + silent_s
                     pending = bytearray(rest)
                     if len(pending) > LINE_BYTES_MAX or said > SAID_BYTES_MAX:
                         raise CannotTell(f"{name} says too much to be an answer, and was ended.")

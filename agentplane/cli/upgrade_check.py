@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import fcntl
+import glob
 import os
 import shutil
 import signal
@@ -30,6 +31,8 @@ Args = argparse.Namespace
 Said = dict[str, Any]
 """One JSON object that the new build said, or that is told of it."""
 VERSION_S: Final = 60.0
+COUNTS: Final = ("level", "floor", "open", "examined", "left_out")
+"""What of a new build's answer is a number."""
 """How long a new build may take to say its version: the first start of one unpacks it."""
 FOUND_MAX: Final = 1_000
 """Findings, and notes, that are listed; the number of them is beside it."""
@@ -116,10 +119,17 @@ class Found:
         """Take in one line. Raises CannotTell for what is none."""
         try:
             said = msgspec.json.decode(raw)
-        except msgspec.DecodeError:
-            said = None
-        if not isinstance(said, dict) or (not self.head and said.get("schema") != "agentplane.rehearsal/1"):
-            raise CannotTell(f"The new build answered what is no answer: {safe(raw[:80].decode(errors='replace'))!r}.")
+            if not isinstance(said, dict) or (not self.head and said.get("schema") != "agentplane.rehearsal/1"):
+                raise TypeError
+            if not all(isinstance(said[name], int) for name in COUNTS if said.get(name) is not None):
+                raise TypeError
+            self._take(said)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError, KeyError, AttributeError):
+            raise CannotTell(
+                f"The new build answered what is no answer: {safe(raw[:80].decode(errors='replace'))!r}."
+            ) from None
+
+    def _take(self, said: Said) -> None:
         if "refused" in said:
             self._find({"verdict": "refused", "reason": str(said["refused"]), "code": said.get("code")})
         elif "verdict" in said:
@@ -155,9 +165,12 @@ class Found:
             self.notes.append(note)
 
     def whole(self, binary: Path, version: str, ended: Asked) -> None:
-        """Raises CannotTell unless the new build said its last line."""
+        """Raises CannotTell unless the new build said its last line, and of how many runs it was."""
         if self.ended and ended.status == 0:
-            return
+            left = self.head.get("open", -1) - self.head.get("examined", -1) - self.head.get("left_out", -1)
+            if self.found or left == 0:
+                return
+            raise CannotTell(f"{binary} (agentplane {version}) did not say what it has looked at.")
         if not self.head and ended.status == 2:
             raise CannotTell(f"{binary} (agentplane {version}) does not know this check: it is older than that.")
         said = f"; it said: {safe(ended.last_words).removesuffix('.')}" if ended.last_words else ""
@@ -193,12 +206,12 @@ def _print(body: Said) -> None:
 def _version(binary: Path, timeout_s: float) -> str:
     """What the new build says that it is. Raises CannotTell."""
     said: list[bytes] = []
-    ended = ask([str(binary), "version", "--output", "json"], timeout_s, said.append)
+    ended = ask([str(binary), "version", "--output", "json"], timeout_s, said.append, whole_s=timeout_s)
     try:
         found = msgspec.json.decode(b"\n".join(said))
-        if ended.status == 0 and found["schema"] == "agentplane.version/1":
+        if ended.status == 0 and found["schema"] == "agentplane.version/1" and isinstance(found["version"], str):
             return str(found["version"])[:80]
-    except (msgspec.DecodeError, KeyError, TypeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError, TypeError):
         pass
     words = safe(ended.last_words or b"\n".join(said)[:200].decode(errors="replace"))
     raise CannotTell(f"{binary} does not answer as an agentplane does (status {ended.status}): {words!r}.")
@@ -238,7 +251,7 @@ def _delete(path: Path) -> None:
 
 def _sweep(store: Path, parent: Path) -> None:
     """Remove what killed checks left: directories whose lock nobody holds."""
-    for path in parent.glob(f".{store.name}{PREFIX}*"):
+    for path in parent.glob(f".{glob.escape(store.name)}{PREFIX}*"):
         with contextlib.suppress(OSError):
             lock = os.open(path / "lock", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:

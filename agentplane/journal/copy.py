@@ -19,6 +19,7 @@ import msgspec
 
 from agentplane.core import bounds
 from agentplane.core.errors import DiskLow, JournalCorrupt, StoreUnfit
+from agentplane.journal.mark import owned_as
 from agentplane.journal.store import connect, from_sqlite
 from agentplane.journal.tx import number
 
@@ -68,14 +69,22 @@ def check_room(store: Path, directory: Path) -> int:
     return needed
 
 
-def take(store: Path, target: Path, *, mode: int = 0o600, tick: Callable[[], object] = lambda: None) -> None:
+def take(
+    store: Path, target: Path, *, mode: int = 0o600, keep_owner: bool = False, tick: Callable[[], object] = lambda: None
+) -> None:
     """Copy the committed state of ``store`` to ``target``, which is not there yet, in one transaction that only reads.
 
-    ``tick`` is called now and then on this thread, and what it raises ends the copy; so does a signal's handler. Raises
+    ``mode`` and, with ``keep_owner``, the store's owner are the copy's. ``tick`` is called now and then on this
+    thread, and what it raises ends the copy; so does a signal's handler. Raises
     JournalCorrupt, StoreBusy, StoreUnfit and StoreFailed. What was written of a copy that failed is removed.
     """
     try:
-        os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode))
+        fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        try:
+            if keep_owner:
+                owned_as(store, fd)
+        finally:
+            os.close(fd)
     except OSError as error:
         raise StoreUnfit(f"The copy {target} cannot be made: {error.strerror}.") from None
     whole = False
@@ -148,7 +157,7 @@ def verified(store: Path, target: Path, *, tick: Callable[[], object] = lambda: 
         raise StoreUnfit(f"There is a file {target} already; move it away.")
     part = target.with_name(target.name + PART)
     part.unlink(missing_ok=True)
-    take(store, part, mode=os.stat(store).st_mode & 0o777, tick=tick)
+    take(store, part, mode=os.stat(store).st_mode & 0o777, keep_owner=True, tick=tick)
     whole = False
     try:
         check_whole(part)

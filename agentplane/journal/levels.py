@@ -7,6 +7,7 @@ migration there is a copy of the store as it was, checked and on the disk, under
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -107,7 +108,7 @@ def commit(
         if not steps:
             return Raised(before=before, level=before, steps=(), copy=None)
         kept = copy_name(store.path, before, identity.now_ms)
-        for part in store.path.parent.glob(f"{store.path.name}.level-*{copy.PART}"):
+        for part in store.path.parent.glob(f"{glob.escape(store.path.name)}.level-*{copy.PART}"):
             # Of a commit that was killed: nobody else makes one while the store is held.
             part.unlink(missing_ok=True)
         said(f"copying the store to {kept}")

@@ -44,6 +44,7 @@ def write_mark(store: Path, mark: Mark) -> None:
         fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
         try:
             os.write(fd, msgspec.json.encode(mark))
+            owned_as(store, fd)
             os.fsync(fd)
         finally:
             os.close(fd)
@@ -55,6 +56,14 @@ def write_mark(store: Path, mark: Mark) -> None:
             os.close(directory)
     except OSError as error:
         raise StoreFailed(f"The mark {path} cannot be written: {error.strerror}.") from None
+
+
+def owned_as(store: Path, fd: int) -> None:
+    """Give a file beside the store to whom the store belongs: root, who raises a level, is not who serves it. Raises
+    OSError."""
+    found = os.stat(store)
+    if os.geteuid() == 0 and (found.st_uid, found.st_gid) != (0, 0):
+        os.fchown(fd, found.st_uid, found.st_gid)
 
 
 def restored(mark: Mark | None, incarnation: str, commits: int, inode: int, *, has_history: bool) -> str | None:

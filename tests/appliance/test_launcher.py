@@ -192,6 +192,62 @@ def test_two_first_starts_make_one_directory(shop: Path, home: Path) -> None:
     assert len(payloads(home / ".cache" / "agentplane")) == 1
 
 
+def test_two_starts_of_one_pid_make_one_whole_directory(shop: Path, home: Path) -> None:
+    """Two containers over one cache, each with its PID 1: neither clears away what the other fills."""
+    made, place = small(shop, ballast=20_000_000), home / ".cache" / "agentplane"
+    command = ["unshare", "--pid", "--fork", "--mount-proc", "setpriv", "--reuid", str(OTHER_UID), "--regid",
+               str(OTHER_UID), "--clear-groups", str(made)]  # fmt: skip
+    for number in range(6):
+        children = []
+        for _ in range(2):
+            children.append(subprocess.Popen(
+                command, env={"PATH": os.defpath, "HOME": str(home)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                text=True, cwd="/",
+            ))  # fmt: skip
+            time.sleep(0.02 * number)
+        for child in children:
+            out, err = child.communicate(timeout=60)
+            assert child.returncode == 0 and "pid 1\n" in out, err
+        (root,) = place.iterdir()
+        assert (root / "inside" / "ballast").stat().st_size == 20_000_000
+        shutil.rmtree(root)
+
+
+def test_who_may_only_read_a_payload_holds_up_nobody(shop: Path, home: Path) -> None:
+    """A lock that keeps starts out takes the right to write it; a reader's keeps out nobody but whoever clears away."""
+    made = small(shop)
+    said(start(made, "unpack", uid=0))
+    (root,) = (shop / "agentplane.d").iterdir()
+    line = f"exec 8<{root} 9<{root}/MANIFEST; flock -x 8; flock -x 9; echo held; exec sleep 6"
+    with subprocess.Popen(
+        ["sh", "-ec", line], stdout=subprocess.PIPE, text=True, user=OTHER_UID, group=OTHER_UID, extra_groups=[]
+    ) as other:
+        assert other.stdout is not None and other.stdout.readline() == "held\n"
+        try:
+            for uid in (0, OTHER_UID):
+                assert said(start(made, env={"HOME": str(home)}, uid=uid))["exe"] == str(root / "agentplane")
+            assert other.poll() is None, "they waited for it"
+        finally:
+            other.kill()
+
+
+def test_a_payload_that_lost_a_file_is_named(shop: Path, home: Path) -> None:
+    """With what to do; and when that is done it is made anew."""
+    made, env = small(shop), {"HOME": str(home)}
+    for lost in ("agentplane", "MANIFEST"):
+        said(start(made, env=env))
+        (root,) = (home / ".cache" / "agentplane").iterdir()
+        (root / lost).unlink()
+        refused(start(made, env=env), f"{lost} is missing", "remove it, and start again")
+        shutil.rmtree(root)
+    said(start(made, env=env))
+
+
+def test_few_descriptors_are_enough(shop: Path, home: Path) -> None:
+    """The lock lies above those of a service manager, where there is room above them."""
+    said(start(small(shop), env={"HOME": str(home)}, inside="ulimit -n 64"))
+
+
 def test_a_kill_while_it_unpacks_leaves_nothing_that_is_used(shop: Path, home: Path) -> None:
     """Killed at any instant, the next start is whole, and clears away what the killed one left."""
     made, env = small(shop, ballast=30_000_000), {"HOME": str(home)}
