@@ -160,7 +160,8 @@ static int open_ours(const char *path, uid_t uid) {
             snprintf(at, sizeof at, "%.*s", (int)(done ? done : 1), path);
             not_here(found.st_uid != 0 && found.st_uid != uid ? "%s belongs to uid %u, and files there count only when root%s owns it"
                                                               : "%s may be written by others (mode %o)%s: chmod go-w it",
-                     at, found.st_uid != 0 && found.st_uid != uid ? found.st_uid : found.st_mode & 07777, uid ? " or the caller" : "");
+                     at, found.st_uid != 0 && found.st_uid != uid ? found.st_uid : found.st_mode & 07777,
+                     uid && found.st_uid != 0 && found.st_uid != uid ? " or the caller" : "");
             close(here);
             return -2;
         }
@@ -377,13 +378,20 @@ static int glibc_here(void) {
     return 0;
 }
 
-static void make_parents(char *path, mode_t mode) {
-    for (char *at = path + 1; (at = strchr(at, '/')) != NULL; at++) {
-        *at = 0;
-        mkdir(path, mode);
+/* 0, or the errno of the first that could not be made. */
+static int make_parents(char *path, mode_t mode) {
+    int failed = 0;
+    for (char *at = path + 1; at != NULL && !failed; at++) {
+        at = strchr(at, '/');
+        if (at != NULL)
+            *at = 0;
+        if (mkdir(path, mode) < 0 && errno != EEXIST)
+            failed = errno;
+        if (at == NULL)
+            break;
         *at = '/';
     }
-    mkdir(path, mode);
+    return failed;
 }
 
 /* Unpacks into <place>/<hash>; 0, or -1 with the reason noted. Whether it is there then, `hold` says. */
@@ -398,14 +406,14 @@ static int unpack(const char *place, const char *hash, const unsigned char *byte
         return not_here("this system's glibc is 2.%d, and the program needs 2.%d or later", glibc, NEEDS_GLIBC);
     sha256(bytes, end->size, digest);
     if (memcmp(digest, end->payload, sizeof digest))
-        return not_here("the bytes of the executable are not those that were built; copy it again and compare SHA256SUMS");
+        END("the bytes of the executable are not those that were built; copy it again and compare SHA256SUMS.");
     mode_t mask = umask(022);
     snprintf(path, sizeof path, "%s", place);
-    make_parents(path, uid ? 0700 : 0755);
+    int failed = make_parents(path, uid ? 0700 : 0755);
     umask(mask);
     int checked = open_ours(place, uid);
     if (checked < 0)
-        return checked == -2 ? -1 : not_here("%s cannot be made: %s", place, strerror(errno));
+        return checked == -2 ? -1 : not_here("%s cannot be made by uid %u: %s", place, uid, strerror(failed ? failed : errno));
     int above = openat(checked, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     close(checked);
     if (above < 0)

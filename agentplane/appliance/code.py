@@ -7,6 +7,9 @@ root and the plane's own uid, unless the operator said otherwise.
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 from agentplane.appliance import settings as plane_settings
 from agentplane.appliance.credentials import open_secret
 from agentplane.appliance.settings import Located
@@ -36,11 +39,26 @@ def writable(located: Located) -> str | None:
 def imported(located: Located) -> Loaded:
     """Import the skills, whatever a file does. Raises SkillFault with file and line."""
     skills = located.path("skills")
+    for key in ("skills", "vendor"):
+        _look_into(located.path(key))
     try:
         return load(skills, located.path("vendor"))
     except SystemExit:
         # Let through, it would be the status of the plane: `sys.exit()` in a skill would look like a clean end.
         raise errors.SkillFault(f"A file of {skills} ends the process when it is imported (SystemExit).") from None
+
+
+def _look_into(directory: Path) -> None:
+    """Raises Settings for a directory that is there and cannot be listed: it would look like an empty one."""
+
+    def refuse(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            raise errors.Settings(
+                f"{error.filename} cannot be read by uid {os.geteuid()}: {error.strerror}; `chmod go+rx` it."
+            )
+
+    for _, below, _ in os.walk(directory, onerror=refuse):
+        below[:] = [name for name in below if name != "__pycache__"]
 
 
 def without_secrets(located: Located, loaded: Loaded) -> list[str]:

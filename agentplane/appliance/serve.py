@@ -336,7 +336,8 @@ def _four_lines(process: Process, plane: Plane) -> None:
     skills = ", ".join(sorted(skill.name for skill in process.loaded.skills)) or "no skill"
     state = f", held: {plane.state.held}" if plane.state.held else ", paused" if plane.state.paused else ""
     store = process.located.path("store")
-    log.tell("serving", f"agentplane {__version__}: {said.name} ({said.environment}), store {store}{state}; {skills}")
+    tell = log.tell if process.loaded.skills else log.alarm
+    tell("serving", f"agentplane {__version__}: {said.name} ({said.environment}), store {store}{state}; {skills}")
     untold = "" if said.notify else "; nobody will be told of what waits for people ([notify] is not set)"
     if said.operator_addr:
         log.tell("serving", f"operator listener {said.operator_addr}, sign in with a token{untold}")

@@ -351,6 +351,8 @@ def writable_by_others(paths: list[Path], uid: int) -> str | None:
             return f"{path} cannot be looked at: {error.strerror}."
         if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             return f"{path} is writable by group or others; `chmod go-w {path}`, or serve with --trust-writable."
+        if found.st_uid not in (0, uid) and uid == 0:
+            return f"{path} is owned by uid {found.st_uid}: run this as that user, not as root, or `chown 0 {path}`."
         if found.st_uid not in (0, uid):
             return f"{path} is owned by uid {found.st_uid}, neither root nor the plane's; `chown {uid} {path}`."
     return None

@@ -10,11 +10,13 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from typing import Any
+from typing import Any, Final
 
 from agentplane.cli.render import choose, emit, tell
 from agentplane.core import errors
 from agentplane.core.errors import EXIT_NO, EXIT_YES
+
+TOKEN_DAYS_MAX: Final = 36_500
 
 Args = argparse.Namespace
 
@@ -70,7 +72,9 @@ def token(args: Args) -> int:
     else:
         if not args.token_actor:
             raise errors.InvalidRequest("Name whose token it is with --actor.")
-        expires = None if args.days <= 0 else now_ms + round(args.days * 86_400_000)
+        if not 0 <= args.days <= TOKEN_DAYS_MAX:
+            raise errors.InvalidRequest(f"--days is up to {TOKEN_DAYS_MAX}, or 0 for a token that never expires.")
+        expires = None if args.days == 0 else now_ms + round(args.days * 86_400_000)
         presented, row = access.new_token(path, args.token_actor, args.role, now_ms, expires)
         body = row.shown() | {"token": presented}
         tell("the token is shown once and kept nowhere")

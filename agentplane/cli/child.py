@@ -135,7 +135,11 @@ def _read(
         while selector.get_map():
             left = min(deadline, ends_at) - time.monotonic()
             if left <= 0:
-                what = f"said nothing for {silent_s:g}" if deadline < ends_at else f"was not done within {whole_s:g}"
+                what = (
+                    f"said nothing for {silent_s:g}"
+                    if deadline <= ends_at + 0.1
+                    else f"was not done within {whole_s:g}"
+                )
                 raise CannotTell(f"{name} {what} seconds and was ended.")
             for key, _ in selector.select(left):
                 data = os.read(key.fd, PART)

@@ -62,9 +62,12 @@ def read_token(path: Path) -> str:
     """A token from a file: never from an argument or the environment."""
     try:
         with open(path, encoding="utf-8") as file:
-            return file.read(4096).strip()
+            found = file.read(4096).strip()
     except (OSError, UnicodeDecodeError) as error:
         raise errors.Settings(f"The token file {path} cannot be read: {error}.") from None
+    if not found or not all("!" <= char <= "~" for char in found):
+        raise errors.Settings(f"The token file {path} holds no token: one line, as `agentplane token new` printed it.")
+    return found
 
 
 def socket_client(path: Path, store: Path, token: str | None = None) -> HttpClient:

@@ -40,6 +40,10 @@ def write(directory: Path) -> dict[str, Any]:
     made."""
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise errors.Settings(f"{directory} is not empty; name a directory that does not exist yet.")
+    try:
+        str(directory.absolute()).encode()
+    except UnicodeEncodeError:
+        raise errors.Settings(f"{str(directory)!a} is no name in UTF-8; name another directory.") from None
     written: list[Path] = []
     try:
         directory.mkdir(mode=0o755, parents=True, exist_ok=True)

@@ -261,7 +261,7 @@ def _other_verbs(verb) -> None:  # type: ignore[no-untyped-def]
     token.add_argument("--plane", type=Path, metavar="DIR")
     token.add_argument("--actor", dest="token_actor", help="whose token it is")
     token.add_argument("--role", action="append", default=[], help="may be repeated")
-    token.add_argument("--days", type=float, default=90, help="until it expires (default 90)")
+    token.add_argument("--days", type=float, default=90, help="until it expires (default 90); 0: never")
     notify = verb("notify", "try the webhook of [notify]", reach=False)
     notify.add_argument("--test", action="store_true", required=True, help="send one notice that says it is a test")
     notify.add_argument("--plane", type=Path, metavar="DIR")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from agentplane.core.errors import StoreFailed
+from agentplane.core.errors import StoreFailed, StoreUnfit
 
 
 class Mark(msgspec.Struct, frozen=True):
@@ -28,11 +28,19 @@ def mark_path(store: Path) -> Path:
 
 
 def read_mark(store: Path) -> Mark | None:
-    """The mark, or None where there is none that can be read."""
+    """The mark, or None where there is none that says anything. Raises StoreUnfit for one that may not be read: to take
+    it for missing would be to take the store for a restored one."""
     try:
         with open(mark_path(store), "rb") as file:
             return msgspec.json.decode(file.read(4096), type=Mark)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StoreUnfit(
+            f"The mark {mark_path(store)} cannot be read by uid {os.geteuid()}: {error.strerror}; give it to whom "
+            f"{store} belongs to."
+        ) from None
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
 
 

@@ -66,9 +66,13 @@ def _parsed(url: str) -> urllib.parse.SplitResult:
     if found.username is not None or found.password is not None:
         raise errors.Settings("No credential stands in a URL; give --token-file.")
     rest = found.path.rstrip("/") or found.query or found.fragment
-    if found.scheme not in ("http", "https") or not found.hostname or rest or port == 0:
+    if found.scheme not in ("http", "https") or not found.hostname or rest or port == 0 or not _is_plain(url):
         raise errors.Settings(f"--url is http://HOST:PORT or https://HOST[:PORT], not {url[:200]!r}.")
     return found
+
+
+def _is_plain(url: str) -> bool:
+    return all("!" <= char <= "~" for char in url)
 
 
 def _target(path: str, run: str, query: dict[str, Any] | None) -> str:

@@ -6,14 +6,16 @@ import contextlib
 import io
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agentplane.appliance import checking, credentials, settings
+from agentplane.appliance import checking, code, credentials, settings
 from agentplane.cli import config as config_verb
 from agentplane.cli.main import command
+from agentplane.core.errors import Settings
 
 SKILLS = """
 import os, sys
@@ -52,6 +54,62 @@ def asked(directory: Path, *args: str) -> tuple[int, str]:
         except SystemExit as refused:
             status = int(refused.code or 0)
     return status, out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('tokens = "a\\u0000b"', "tokens holds a character that no text has"),
+        ('store = "a\\u0000b"', "store holds a character"),
+        ('socket_group = "a\\u0000"', "socket_group holds a character"),
+        ("socket_group = \"99999999999999999999\"", "socket_group is a group's name"),
+        ("socket_group = \"4294967295\"", "socket_group is a group's name"),
+        ("skills = \"" + "s" * 300 + "\"", "skills is longer than a path may be"),
+        ("max_running = 0x" + "f" * 6000, "max_running holds a number of more than 64 bits"),
+        ("[settings]\n" + ".".join("x" * 900) + " = 1", "settings is nested deeper than 32 levels"),
+        ("[settings]\nx = 0x" + "f" * 6000, "settings holds a number of more than 64 bits"),
+        ('probe_addr = "a..b:80"', "no name of a host"),
+        ('[access]\n"a\\nb" = ["operater"]', "'a\\nb' has the unknown role"),
+    ],
+)  # fmt: skip
+def test_a_value_that_nothing_could_hold_is_one_sentence(plane: Path, line: str, words: str) -> None:
+    (plane / "plane.toml").write_text(line + "\n")
+    (found,) = checked(plane)
+    assert words in found and "\n" not in found
+    status, _ = asked(plane, "show")
+    assert status == 2
+
+
+def test_a_pipe_in_the_place_of_plane_toml_is_not_waited_for(plane: Path) -> None:
+    """A reload reads it on the loop."""
+    (plane / "plane.toml").unlink()
+    os.mkfifo(plane / "plane.toml")
+    with pytest.raises(Settings, match="is no file"):
+        settings.load(plane, environ={})
+
+
+def test_what_cannot_be_looked_at_is_said(plane: Path) -> None:
+    (plane / "plane.toml").unlink()
+    (plane / "plane.toml").symlink_to("plane.toml")
+    found = settings.writable_by_others([plane / "plane.toml"], os.getuid())
+    assert found is not None and "cannot be looked at" in found
+
+
+def test_skills_that_cannot_be_listed_are_not_none(open_dir: Path, as_other_uid: Callable[..., Any]) -> None:
+    """An empty plane would serve, and answer every request with: no such skill."""
+    (open_dir / "skills").mkdir(mode=0o700)
+    os.chown(open_dir / "skills", 0, 0)
+    (open_dir / "plane.toml").write_text("")
+    if os.geteuid() == 0:
+        assert "cannot be read by uid" in as_other_uid(_imported_by, open_dir)
+
+
+def _imported_by(directory: Path) -> str:
+    try:
+        code.imported(settings.load(directory, environ={}))
+    except Settings as error:
+        return error.message
+    return "imported"
 
 
 def test_the_plane_is_named_as_serve_names_it(plane: Path) -> None:

@@ -58,6 +58,24 @@ def word(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
+def test_without_a_thread_to_be_had_a_signal_is_still_heard() -> None:
+    """The first begins the drain without its limit of time, the second ends the process without last words."""
+    script = """
+signals = Signals(on_second=lambda: say("second"), leave_s=30, patience_s=lambda: 20.0)
+signals.install()
+def none_left(self):
+    raise RuntimeError("can't start new thread")
+threading.Thread.start = none_left
+trio.run(loop)
+"""
+    with running(script) as process:
+        assert word(process) == "ready"
+        process.send_signal(signal.SIGTERM)
+        assert word(process) == "first"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 5
+
+
 def test_a_signal_before_the_loop_is_not_lost() -> None:
     """It begins the drain once the loop runs, and counts once."""
     script = """

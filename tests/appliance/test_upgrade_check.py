@@ -127,7 +127,22 @@ def test_an_answer_that_stops_in_the_middle_is_none() -> None:
     found = Found()
     found.line(b'{"schema":"agentplane.rehearsal/1"}')
     found.line(b'{"end":true}')
+    with pytest.raises(CannotTell, match="did not say what it has looked at"):
+        found.whole(Path("/new"), "0.2.0", child.Asked(0, ""))
+    found.line(b'{"open":3,"examined":2,"left_out":1}')
     found.whole(Path("/new"), "0.2.0", child.Asked(0, ""))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b'{"verdict":"diverges"}', b'{"verdict":"verified","notes":5}', b'{"level":"abc"}', b"[" * 20_000, b'"\xff"'],
+)
+def test_an_answer_of_another_shape_is_none(line: bytes) -> None:
+    """S156: whatever it is, it is one sentence."""
+    found = Found()
+    found.line(b'{"schema":"agentplane.rehearsal/1"}')
+    with pytest.raises(CannotTell, match="is no answer"):
+        found.line(line)
 
 
 def test_findings_are_counted_and_listed_up_to_a_bound() -> None:

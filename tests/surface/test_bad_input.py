@@ -234,6 +234,25 @@ def test_arguments_that_do_not_fit(plane: Plane, args: list[str], words: str) ->
     one_sentence(said, 2, words)
 
 
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["token", "new", "--actor", "me", "--role", "operator", "--days", "-5"], "--days is up to"),
+        (["token", "new", "--actor", "me", "--role", "operator", "--days", "nan"], "--days is up to"),
+        (["token", "new", "--actor", "me", "--role", "operator", "--days", "1e12"], "--days is up to"),
+        (["status", "--url", "http://a b:1", "--token-file", "one"], "--url is http"),
+        (["status", "--url", "http://127.0.0.1:1", "--token-file", "two"], "holds no token"),
+    ],
+)
+def test_a_token_that_is_none_is_said(plane: Plane, args: list[str], words: str) -> None:
+    """Nor is what stands in the file repeated."""
+    for name, text in (("one", "ap_x\n"), ("two", "ap_secret\nap_secret\n")):
+        (plane.directory / name).write_text(text)
+    said = plane.verb(*[str(plane.directory / one) if one in ("one", "two") else one for one in args])
+    one_sentence(said, 2, words)
+    assert "ap_secret" not in said.err
+
+
 def test_a_plane_toml_with_a_fault_names_it(plane: Plane) -> None:
     """An unknown key, a wrong type, not TOML, an unknown role."""
     toml = plane.directory / "plane.toml"

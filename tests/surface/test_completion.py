@@ -78,7 +78,7 @@ def test_bash_offers_what_fits_where_the_cursor_is(tmp_path: Path) -> None:
     say = lambda *words: offered(path, "agentplane", *words)  # noqa: E731 - read thirteen times below
     assert say("stat") == ["status"] and set(say("")) == set(parsers())
     assert say("config", "") == ["check", "show"] and say("tasks", "t") == ["takeover"]
-    assert say("config", "--plane", "x", "s") == ["show"] and say("config", "show", "") == []
+    assert say("config", "--plane", "x", "s") == ["show"] and say("config", "show", "agent") == ["agentplane.bash"]
     assert say("status", "--l") == ["--live"] and "--drain-secs" in say("serve", "--")
     assert say("serve", "--log-level", "") == ["debug", "error", "info", "warn"]
     assert say("serve", "--log-level", "=", "d") == ["debug"] == say("serve", "--name", "x", "--log-level", "d")
