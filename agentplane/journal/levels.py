@@ -11,14 +11,18 @@ import glob
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
 
 import apsw
 import msgspec
 
 from agentplane.core.errors import Held, NotFound
-from agentplane.journal import copy, schema
+from agentplane.journal import copy, lists, schema
 from agentplane.journal.store import Identity, Store, connect, from_sqlite
 from agentplane.journal.tx import Tx
+
+RAISING: Final = "raising"
+"""The row of the plane's own state that says so."""
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -38,6 +42,13 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
     steps: tuple[Step, ...]
     copy: Path
     copy_bytes: int
+
+
+class Begun(msgspec.Struct, frozen=True):
+    """A commit whose copy is there and whose record is not: the level it found, and the copy's name."""
+
+    level: int
+    copy: str
 
 
 class Raised(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,32 +116,58 @@ def commit(
         steps = steps_from(before)
         if store.held is not None:
             raise Held(f"The store was restored ({store.held}) and is held; its level stays until it is let go.")
+        # Of a commit that was killed behind its first migration: what it began is what is recorded.
+        begun = store.readers.read(_begun)
+        done = Raised(before=before, level=before, steps=(), copy=None)
+        if begun is not None and begun.level < before:
+            done = _recorded(store, act, begun, before)
         if not steps:
-            return Raised(before=before, level=before, steps=(), copy=None)
+            return done
         kept = copy_name(store.path, before, identity.now_ms)
         for part in store.path.parent.glob(f"{glob.escape(store.path.name)}.level-*{copy.PART}"):
             # Of a commit that was killed: nobody else makes one while the store is held.
             part.unlink(missing_ok=True)
         said(f"copying the store to {kept}")
         copy.verified(store.path, kept)
+        begun = Begun(level=before, copy=kept.name)
+        state = msgspec.json.encode(begun).decode()
+        _unit(store, lambda tx: lists.set_state(tx, RAISING, state))
         said(f"raising the store from level {before} to {schema.LEVEL}")
         raise_level(store)
-        raised = Raised(before=before, level=schema.LEVEL, steps=steps, copy=kept)
-        if act is not None:
-            _recorded(store, act, raised)
-        return raised
+        return _recorded(store, act, begun, schema.LEVEL)
     except apsw.Error as error:
         raise from_sqlite(path, error) from None
     finally:
         store.close()
 
 
-def _recorded(store: Store, act: Callable[[Tx, Store, Raised], object], raised: Raised) -> None:
+def _begun(tx: Tx) -> Begun | None:
+    said = lists.get_state(tx, RAISING)
+    return None if said is None else msgspec.json.decode(said, type=Begun)
+
+
+def _recorded(
+    store: Store, act: Callable[[Tx, Store, Raised], object] | None, begun: Begun, level: int
+) -> Raised:  # fmt: skip
+    """What was begun is done; who did it is recorded in the unit that forgets that it was begun."""
+    steps = tuple(step for step in steps_from(begun.level) if step.level <= level)
+    raised = Raised(before=begun.level, level=level, steps=steps, copy=store.path.with_name(begun.copy))
+
+    def unit(tx: Tx) -> None:
+        if act is not None:
+            act(tx, store, raised)
+        lists.set_state(tx, RAISING, None)
+
+    _unit(store, unit)
+    return raised
+
+
+def _unit(store: Store, work: Callable[[Tx], object]) -> None:
     connection = store.writer_connection()
     try:
         connection.execute("BEGIN IMMEDIATE")
         tx = Tx(connection, store.tenant, store.identity.now_ms)
-        act(tx, store, raised)
+        work(tx)
         store.count_commit(tx)
         connection.execute("COMMIT")
         store.write_mark(connection)

@@ -26,6 +26,7 @@ from agentplane.journal import store as store_module
 from agentplane.journal.mark import mark_path
 from agentplane.journal.schema import Migration
 from agentplane.testkit.ledger import Ledger
+from house.uids import OTHER_UID
 from journal import planted
 from journal.stores import NOW, PlainStore, identity, one_sentence, opened
 
@@ -106,6 +107,54 @@ def test_a_level_is_raised_behind_a_verified_copy(store_path: Path) -> None:
     assert restored.found.level == 1 and restored.held is not None
     assert restored.readers.read(lambda tx: tx.all("SELECT run FROM run")) == [(run,)]
     restored.close()
+
+
+@pytest.mark.parametrize("behind", ["migrate", "every migration"])
+def test_a_commit_that_was_killed_is_recorded_by_the_next(
+    store_path: Path, monkeypatch: pytest.MonkeyPatch, behind: str
+) -> None:
+    """Who raised a level stands in the journal, from the level that was there first to the last; once."""
+    used(store_path)
+    acts: list[levels.Raised] = []
+
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with planted.levels():
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            if behind == "migrate":
+                migrate = schema.migrate
+                patch.setattr(schema, "migrate", lambda *args: (migrate(*args, steps=schema.MIGRATIONS[:2]), killed()))
+            else:
+                patch.setattr(levels, "_recorded", killed)
+            commit(store_path)
+        for name in ("again", "once more"):
+            levels.commit(store_path, "default", identity(name), act=lambda tx, store, raised: acts.append(raised))
+        assert [(one.before, one.level) for one in acts] == ([(1, 2), (2, 3)] if behind == "migrate" else [(1, 3)])
+        assert [step.level for one in acts for step in one.steps] == [2, 3]
+        assert all(one.copy is not None and one.copy.exists() for one in acts)
+        assert shape(store_path)[0] == 3
+
+
+def test_the_copy_and_the_mark_belong_to_whom_the_store_belongs(store_path: Path) -> None:
+    """Root raises what another serves: a mark that it cannot read would be that of a restored store."""
+    if os.geteuid() != 0:
+        pytest.skip("only root gives files away")
+    used(store_path)
+    os.chown(store_path, OTHER_UID, OTHER_UID)
+    with planted.levels():
+        raised = commit(store_path)
+    assert raised.copy is not None
+    for path in (mark_path(store_path), raised.copy):
+        assert (path.stat().st_uid, path.stat().st_gid) == (OTHER_UID, OTHER_UID), path
+
+
+def test_a_mark_that_may_not_be_read_is_not_a_missing_one(store_path: Path) -> None:
+    used(store_path)
+    mark_path(store_path).unlink()
+    mark_path(store_path).symlink_to(mark_path(store_path).name)
+    with pytest.raises(StoreUnfit, match=r"mark .* cannot be read"):
+        opened(store_path)
 
 
 def test_nothing_is_shown_at_a_cost(store_path: Path) -> None:
