@@ -5,6 +5,7 @@ process. (S162, S166)
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -69,8 +70,9 @@ threading.Thread.start = none_left
 trio.run(loop)
 """
     with running(script) as process:
-        assert word(process) == "ready"
+        assert word(process) == "ready" and process.stdout is not None
         process.send_signal(signal.SIGTERM)
+        assert select.select([process.stdout], [], [], 10)[0], "it was not heard"
         assert word(process) == "first"
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 5
