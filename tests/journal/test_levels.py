@@ -113,7 +113,7 @@ def test_a_level_is_raised_behind_a_verified_copy(store_path: Path) -> None:
 def test_a_commit_that_was_killed_is_recorded_by_the_next(
     store_path: Path, monkeypatch: pytest.MonkeyPatch, behind: str
 ) -> None:
-    """Who raised a level stands in the journal, from the level that was there first to the last; once."""
+    """S152: who raised a level stands in the journal, from the level that was there first to the last; once."""
     used(store_path)
     acts: list[levels.Raised] = []
 
@@ -137,7 +137,7 @@ def test_a_commit_that_was_killed_is_recorded_by_the_next(
 
 
 def test_the_copy_and_the_mark_belong_to_whom_the_store_belongs(store_path: Path) -> None:
-    """Root raises what another serves: a mark that it cannot read would be that of a restored store."""
+    """S152: root raises what another serves: a mark that it cannot read would be that of a restored store."""
     if os.geteuid() != 0:
         pytest.skip("only root gives files away")
     used(store_path)
