@@ -143,9 +143,7 @@ def sure(args: Args, sentence: str) -> None:
     if args.yes:
         return
     if not sys.stdin.isatty():
-        raise errors.InvalidRequest(
-            f"Nothing was done; repeat it with --yes. What cannot be taken back then: {sentence}"
-        )
+        raise errors.InvalidRequest(f"Nothing was done; repeat it with --yes. Then, and not to be undone: {sentence}")
     tell(sentence + " This cannot be taken back.")
     print("Go on? [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):

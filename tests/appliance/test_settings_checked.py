@@ -96,7 +96,7 @@ def test_what_cannot_be_looked_at_is_said(plane: Path) -> None:
 
 
 def test_skills_that_cannot_be_listed_are_not_none(open_dir: Path, as_other_uid: Callable[..., Any]) -> None:
-    """An empty plane would serve, and answer every request with: no such skill."""
+    """S133: an empty plane would serve, and answer every request with: no such skill."""
     (open_dir / "skills").mkdir(mode=0o700)
     os.chown(open_dir / "skills", 0, 0)
     (open_dir / "plane.toml").write_text("")
