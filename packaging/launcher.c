@@ -380,18 +380,14 @@ static int glibc_here(void) {
 
 /* 0, or the errno of the first that could not be made. */
 static int make_parents(char *path, mode_t mode) {
-    int failed = 0;
-    for (char *at = path + 1; at != NULL && !failed; at++) {
-        at = strchr(at, '/');
+    for (char *at = strchr(path + 1, '/');; at = strchr(at + 1, '/')) {
         if (at != NULL)
             *at = 0;
-        if (mkdir(path, mode) < 0 && errno != EEXIST)
-            failed = errno;
-        if (at == NULL)
-            break;
+        int failed = mkdir(path, mode) < 0 && errno != EEXIST ? errno : 0;
+        if (at == NULL || failed)
+            return failed;
         *at = '/';
     }
-    return failed;
 }
 
 /* Unpacks into <place>/<hash>; 0, or -1 with the reason noted. Whether it is there then, `hold` says. */
@@ -489,19 +485,14 @@ static int hold(const char *place, const char *hash, uid_t uid) {
             usleep(10000);
         }
         /* Removed between the opening and the lock: then the name is gone, or another's. */
-        if (fd >= 0 && (fstat(fd, &held) < 0 || stat(path, &named) < 0 || held.st_ino != named.st_ino || held.st_dev != named.st_dev)) {
+        int gone = fd >= 0 && (fstat(fd, &held) < 0 || stat(path, &named) < 0 || held.st_ino != named.st_ino || held.st_dev != named.st_dev);
+        if (gone || failed) {
             close(fd);
-            if (lock >= 0)
-                close(lock);
-            continue;
-        }
-        if (failed) {
-            not_here(failed == ENOENT ? "%s is not whole (%s): remove it, and start again" : "%s cannot be held: %s", path,
-                     failed == ENOENT ? LOCKED " is missing" : strerror(failed));
-            close(fd);
-            if (lock >= 0)
-                close(lock);
-            return -1;
+            close(lock);
+            if (gone)
+                continue;
+            return failed == ENOENT ? not_here("%s is not whole (%s is missing): remove it, and start again", path, LOCKED)
+                                    : not_here("%s cannot be held: %s", path, strerror(failed));
         }
         /* The lock goes with the program, out of the way of what a service manager passes, and where there is no room there, anywhere. */
         int high = fcntl(lock, F_DUPFD, LOCK_FD_MIN);
@@ -515,8 +506,8 @@ static int hold(const char *place, const char *hash, uid_t uid) {
 }
 
 /* Where a path leads, whose last names may not be there yet. Links on the way are the system's or the caller's own; what they
- * lead to is what is checked. */
-static void lead(const char *path, char real[PATH_MAX]) {
+ * lead to is what is checked. 0, or -1 for one that is too long. */
+static int lead(const char *path, char real[PATH_MAX]) {
     char there[PATH_MAX];
     size_t length = strlen(path);
     for (snprintf(there, sizeof there, "%s", path); realpath(there, real) == NULL && length; there[length] = 0)
@@ -525,7 +516,7 @@ static void lead(const char *path, char real[PATH_MAX]) {
     if (!length)
         real[0] = 0;
     size_t led = strlen(real);
-    snprintf(real + led, PATH_MAX - led, "%s", path + length);
+    return snprintf(real + led, PATH_MAX - led, "%s", path + length) < (int)(PATH_MAX - led) ? 0 : -1;
 }
 
 /* The places a payload may be in, in order; their number. The first is where `unpack` puts it. */
@@ -543,7 +534,8 @@ static int places(char found[PLACES_MAX][PATH_MAX], const char *self, uid_t uid)
         size_t first = i == 1 ? strcspn(said[i], ":") : strlen(said[i]);
         if (snprintf(place, sizeof place, "%.*s%s", (int)first, said[i], i == 3 ? "/.cache" : "") >= (int)sizeof place)
             continue;
-        lead(place, real);
+        if (lead(place, real) < 0)
+            continue;
         /* The service's directory is the plane's alone; the others are shared. */
         if (snprintf(found[count], PATH_MAX, "%s%s", real, i == 1 ? "" : "/agentplane") < PATH_MAX)
             count++;
@@ -628,7 +620,7 @@ int main(int argc, char *argv[], char *envp[]) {
     close(own);
     argv[0] = self;
     syscall(SYS_execveat, held, PROGRAM, argv, envp, 0);
-    if (errno == ENOENT && faccessat(held, PROGRAM, F_OK, AT_SYMLINK_NOFOLLOW) < 0)
+    if (errno == ENOENT && faccessat(held, PROGRAM, F_OK, 0) < 0)
         END("%s/%s is not whole (%s is missing): remove it, and start again.", found[tried], hash, PROGRAM);
     if (errno == ENOENT)
         END("the program's loader is missing: it needs glibc 2.%d or later.", NEEDS_GLIBC);

@@ -193,9 +193,6 @@ class ApplianceHost:
         except errors.Settings as error:
             self.tokens.fault = error.message
             found.append(error.message)
-        except OSError as error:
-            self.tokens.fault = f"The token file {self.tokens.path} cannot be read: {error.strerror}."
-            found.append(self.tokens.fault)
         self.settings_fault = self._level_again()
         return [*found, *([] if self.settings_fault is None else [self.settings_fault])]
 

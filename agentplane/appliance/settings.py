@@ -200,7 +200,7 @@ def salvaged(directory: Path, environ: Mapping[str, str]) -> Located:
     except errors.Settings:
         data = {}
     found = {key: environ.get(ENV + key.upper()) or data.get(key) for key in ("store", "socket")}
-    told = {key: value for key, value in found.items() if isinstance(value, str) and value and "\0" not in value}
+    told = {key: value for key, value in found.items() if isinstance(value, str) and value and not unfit(key, value)}
     return Located(directory=directory, plane=msgspec.structs.replace(PlaneSettings(), **told), said={})
 
 
@@ -261,7 +261,8 @@ def unfit(key: str, value: object) -> str | None:
         elif isinstance(one, str):
             if "\0" in one or any("\ud800" <= char <= "\udfff" for char in one):
                 return "holds a character that no text has (NUL, or a byte that is not UTF-8)"
-            if key in PATHS and (len(one) >= PATH_MAX or any(len(part.encode()) > NAME_MAX for part in one.split("/"))):
+            names = one.encode().split(b"/") if key in PATHS else []
+            if sum(map(len, names)) + len(names) > PATH_MAX or any(len(name) > NAME_MAX for name in names):
                 return f"is longer than a path may be ({NAME_MAX} bytes a name, {PATH_MAX} in all)"
     return None
 
@@ -351,9 +352,9 @@ def writable_by_others(paths: list[Path], uid: int) -> str | None:
             return f"{path} cannot be looked at: {error.strerror}."
         if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             return f"{path} is writable by group or others; `chmod go-w {path}`, or serve with --trust-writable."
-        if found.st_uid not in (0, uid) and uid == 0:
-            return f"{path} is owned by uid {found.st_uid}: run this as that user, not as root, or `chown 0 {path}`."
         if found.st_uid not in (0, uid):
+            if uid == 0:
+                return f"{path} is owned by uid {found.st_uid}: run this as that user, or `chown 0 {path}`."
             return f"{path} is owned by uid {found.st_uid}, neither root nor the plane's; `chown {uid} {path}`."
     return None
 

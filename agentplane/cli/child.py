@@ -46,13 +46,12 @@ def check_program(path: Path) -> Path:
     """The absolute path of a program that this machine may start. Raises CannotTell."""
     found = path.absolute()
     try:
-        if not found.is_file() and found.exists() and not found.is_dir():
-            raise CannotTell(f"{path} is no file.")
-        with open(found, "rb") as file:
+        # Nobody waits for whoever would write a pipe.
+        with open(os.open(found, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             head = file.read(20)
     except OSError as error:
         raise CannotTell(f"{path} cannot be read: {error.strerror}.") from None
-    if not os.access(found, os.X_OK):
+    if not found.is_file() or not os.access(found, os.X_OK):
         raise CannotTell(f"{path} is not executable; `chmod +x` it, or name the program itself.")
     machine = _machine(head)
     here = _machine_here()

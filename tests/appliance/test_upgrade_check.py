@@ -71,7 +71,10 @@ def test_what_is_no_program_of_this_machine_is_refused_in_a_sentence(tmp_path: P
     other.write_bytes(ours[:18] + machine.to_bytes(2, "little") + ours[20:])
     plain = tmp_path / "plain"
     plain.write_text("hello", encoding="utf-8")
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
     for path, mode, says in (
+        (pipe, 0o755, "not executable"),
         (tmp_path / "none", None, "No such file"), (plain, 0o644, "not executable"),
         (other, 0o755, f"is built for {child.MACHINES[machine]}; this machine is"), (tmp_path, None, "Is a directory"),
     ):  # fmt: skip
@@ -135,7 +138,7 @@ def test_an_answer_that_stops_in_the_middle_is_none() -> None:
 
 @pytest.mark.parametrize(
     "line",
-    [b'{"verdict":"diverges"}', b'{"verdict":"verified","notes":5}', b'{"level":"abc"}', b"[" * 20_000, b'"\xff"'],
+    [b'{"verdict":1}', b'{"verdict":"verified","notes":5}', b'{"level":"abc"}', b"[" * 20_000, b'"\xff"'],
 )
 def test_an_answer_of_another_shape_is_none(line: bytes) -> None:
     """S156: whatever it is, it is one sentence."""
@@ -303,6 +306,8 @@ def test_whatever_the_new_build_would_refuse_is_a_finding(
         (["exit 127"], "status 127"),
         (["exec sleep 600"], "said nothing for 2 seconds"),
         (['[ "$1" = version ] && exec {new} "$@"', "exec sleep 600"], "said nothing for 2 seconds"),
+        (["while :; do printf x; sleep 0.2; done"], "said nothing for 2 seconds"),
+        (["while :; do echo x; sleep 0.2; done"], "was not done within 2 seconds"),
         (['[ "$1" = version ] && exec {new} "$@"', "yes '{{}}'"], "no answer"),
         (['[ "$1" = version ] && exec {new} "$@"', "head -c 3000000 /dev/zero"], "says too much"),
         (['[ "$1" = version ] && exec {new} "$@"', "{new} \"$@\" | head -n 1", "kill -9 $$"], "in the middle"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Callable
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -147,6 +148,31 @@ def test_the_copy_and_the_mark_belong_to_whom_the_store_belongs(store_path: Path
     assert raised.copy is not None
     for path in (mark_path(store_path), raised.copy):
         assert (path.stat().st_uid, path.stat().st_gid) == (OTHER_UID, OTHER_UID), path
+
+
+def test_who_serves_a_store_opens_it_after_root_has_written(
+    store_path: Path, open_dir: Path, as_other_uid: Callable[..., tuple[str | None, int]]
+) -> None:
+    """S152: a plane that is down is paused, or raised, by root; every file stays its own, and it is no copy."""
+    if os.geteuid() != 0:
+        pytest.skip("only root writes in what is another's")
+    path = open_dir / store_path.name
+    used(path)
+    for file in (open_dir, *open_dir.iterdir()):
+        os.chown(file, OTHER_UID, OTHER_UID)
+    with planted.levels():
+        commit(path)
+        used(path)
+        assert [file.name for file in open_dir.iterdir() if file.stat().st_uid != OTHER_UID] == []
+    assert as_other_uid(_reopened, path) == (None, 2)
+
+
+def _reopened(path: Path) -> tuple[str | None, int]:
+    with planted.levels():
+        held = opened(path)
+        found = held.readers.read(lambda tx: len(tx.all("SELECT run FROM run")))
+        held.close()
+    return held.held, found
 
 
 def test_a_mark_that_may_not_be_read_is_not_a_missing_one(store_path: Path) -> None:

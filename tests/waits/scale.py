@@ -1,4 +1,4 @@
-"""Measures what a large store costs: `python tests/work/scale.py [--part N] [--json]`.
+"""Measures what a large store costs: `python tests/waits/scale.py [--part N] [--json]`.
 
 A store with 100,000 open event waits, 100,000 open tasks and 1,000,000 concluded runs (divided by N) is grown from real
 chains; then every list, a quiet tick and the delivery of one event are timed on it, 10,000 timers fall due at once
@@ -185,7 +185,7 @@ RESIDENT = """
 import sys, trio
 from agentplane.engine.plane import Plane
 sys.path.insert(0, {tests!r})
-from work.scale import grown_run
+from waits.scale import grown_run
 async def main():
     async with Plane.open({store!r}, skills=[grown_run]) as plane:
         for _ in range(3):

@@ -17,7 +17,7 @@ from agentplane.journal import lists
 from agentplane.testkit.grow import grow
 from agentplane.work import tasks
 from stories.waiting_scenes import BOB, decided
-from work import scale
+from waits import scale
 
 
 @skill("grown.run")
