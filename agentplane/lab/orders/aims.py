@@ -23,7 +23,8 @@ ASKED_TO_STOP: Final = "asked to stop"
 ANYWHERE: Final = "anywhere"
 ANY_TIME: Final = "any time"
 IN_DOUBT: Final = "asked to stop in doubt"
-"""Not drawn: it comes when a parcel's answer was lost, and kills once the cancel is on record."""
+"""Not drawn: it comes when a parcel's answer was lost, and kills once the cancel is on record. The last life waits for
+it where none before has met it."""
 
 AIMS: Final = (
     "run.admitted", "step.started", "effect.announcing", "effect.announced", "effect.acting", "effect.acted",

@@ -42,6 +42,8 @@ AIM_S: Final = 0.6
 """How long an appliance that works is left alive for its aim, before it is killed where it is."""
 STOP_S: Final = 2.0
 """How long the cancel of a run in doubt may take before the kill comes anyway."""
+DOUBT_S: Final = 20.0
+"""How long the last life waits for the first parcel whose answer is lost."""
 SETTLED_S: Final = 60.0
 SWEPT_S: Final = 1.3
 """Longer than the sweep's tick: what was asked to stop has been taken up."""
@@ -120,9 +122,11 @@ class Shop:
 
     def _kill_all(self, desk: Desk) -> None:
         """A life of the appliance for each aim; the first also makes the application's table, and opens the shop."""
-        for aim in aims(self.seed, self.wanted):
+        for number, aim in enumerate(aims(self.seed, self.wanted), start=1):
             if desk.done:
                 return
+            if number == self.wanted and not self.kills[IN_DOUBT]:
+                aim = Aim(IN_DOUBT)
             # Until the shop is open nothing is killed: its table is not there yet.
             life = self._live(aim if self.kills else Aim(ANY_TIME), desk)
             try:
@@ -160,7 +164,8 @@ class Shop:
 
     def _hunt(self, life: Life, desk: Desk) -> None:
         """Wait for the aim; or until its time is over, or a run in doubt has its stop on record."""
-        starts = time.monotonic() + IDLE_S
+        idle_s, aim_s = (DOUBT_S, DOUBT_S) if life.hunt.aim.at == IN_DOUBT else (IDLE_S, AIM_S)
+        starts = time.monotonic() + idle_s
         while life.appliance.alive and life.hunt.hit is None:
             now = time.monotonic()
             self._let_in(desk)
@@ -168,7 +173,7 @@ class Shop:
             if life.hunt.doubtful is not None:
                 self._stop_in_doubt(life, life.hunt.doubtful, desk)
                 return
-            if now > starts or (life.first is not None and now - life.first > AIM_S):
+            if now > starts or (life.first is not None and now - life.first > aim_s):
                 return
             time.sleep(0.005)
         if life.hunt.hit is None and life.appliance.status != -9:
