@@ -7,6 +7,7 @@ one that says nothing. Invariant: when ``ask`` returns or raises, nothing of the
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import math
 import os
 import selectors
@@ -14,11 +15,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from pathlib import Path
 from typing import IO, Final
 
 import msgspec
+
+from agentplane.appliance import reaper
 
 LINE_BYTES_MAX: Final = 1 << 20
 SAID_BYTES_MAX: Final = 256 << 20
@@ -26,6 +29,11 @@ WORDS_BYTES: Final = 8_192
 PART: Final = 65_536
 END_S: Final = 10.0
 """How long a child may take to be gone behind its last line."""
+ROUNDS_MAX: Final = 1_000
+ROUND_S: Final = 0.002
+"""How often what a child left behind is looked for: of one that starts others faster than they are ended."""
+SET_CHILD_SUBREAPER: Final = 36
+"""Linux, prctl."""
 MACHINES: Final = {3: "i386", 8: "mips", 21: "ppc64", 22: "s390", 40: "arm", 62: "x86-64", 183: "aarch64", 243: "riscv"}
 OURS: Final = ("PYTHONHASHSEED", "NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "WATCHDOG_USEC",
                "WATCHDOG_PID", "AGENTPLANE_PLANE", "_MEIPASS2")  # fmt: skip
@@ -94,12 +102,16 @@ def ask(
     """Run ``command`` to its end, with ``line`` called for each line of its standard output. Raises CannotTell when it
     cannot be started, says no line for ``silent_s`` seconds, takes more than ``whole_s``, or says too much; and what
     ``line`` raises."""
+    ours = _children()
     try:
+        # Whatever loses its parent is handed to this process, so that it can be ended wherever it went.
+        _adopt(True)
         child = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             env=environment(os.environ), start_new_session=True,
         )  # fmt: skip
     except OSError as error:
+        _adopt(False)
         raise CannotTell(f"{command[0]} cannot be started: {error.strerror}.") from None
     words = bytearray()
     try:
@@ -109,15 +121,43 @@ def ask(
         except subprocess.TimeoutExpired:
             raise CannotTell(f"{command[0]} closed its output and did not end.") from None
     finally:
-        # The whole session: whatever it started goes with it.
+        # The whole session at once, and then whatever left it.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, signal.SIGKILL)
         child.wait()
+        _end_what_is_left(ours)
+        _adopt(False)
         for stream in (child.stdout, child.stderr):
             if stream is not None:
                 stream.close()
     last = words.decode(errors="replace").strip().splitlines()
     return Asked(status, last[-1][-300:] if last else "")
+
+
+def _adopt(wanted: bool) -> None:
+    ctypes.CDLL(None).prctl(SET_CHILD_SUBREAPER, int(wanted), 0, 0, 0)
+
+
+def _end_what_is_left(ours: Set[int]) -> None:
+    """End every child that is none of ``ours``: each round's dead hand their own children to the next."""
+    for _ in range(ROUNDS_MAX):
+        left = _children() - ours
+        if not left:
+            return
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+        time.sleep(ROUND_S)
+
+
+def _children() -> Set[int]:
+    try:
+        return reaper.children().keys()
+    except OSError:
+        # Without /proc the session is all that is known of it.
+        return frozenset()
 
 
 def _read(

@@ -400,6 +400,21 @@ def test_a_child_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
     assert lines == [b"said"] and gone(int(path.read_text(encoding="utf-8")))
 
 
+@pytest.mark.parametrize("ends", ["ends first", "is ended"])
+def test_what_left_its_session_is_ended_too(tmp_path: Path, ends: str) -> None:
+    """S156: also what went into a session of its own, whose parent may be gone before it is looked for."""
+    path = tmp_path / "pid"
+    away = f"setsid sh -c 'echo $$ > {path}; exec sleep 600' >/dev/null 2>&1 </dev/null &"
+    parent = script(tmp_path / "parent", away, f"until [ -s {path} ]; do sleep 0.01; done",
+                    "echo said", *(["sleep 600"] if ends == "is ended" else []))  # fmt: skip
+    if ends == "is ended":
+        with pytest.raises(CannotTell, match="said nothing for 1 seconds"):
+            ask([str(parent)], 1.0, lambda line: None)
+    else:
+        assert ask([str(parent)], 10.0, lambda line: None).status == 0
+    assert not Path(f"/proc/{path.read_text(encoding='utf-8').strip()}").exists()
+
+
 def gone(pid: int) -> bool:
     """Whether the process ends; a zombie has ended."""
     return _until(lambda: not _alive(pid))
