@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import grp
 import os
+import pwd
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
@@ -17,10 +18,12 @@ from typing import Final
 from agentplane.appliance import code, credentials, notify, relations, settings, sockets
 from agentplane.appliance.settings import Located
 from agentplane.core import bounds, errors
-from agentplane.surface.access import read_tokens
+from agentplane.surface import access
 
 MEANT: Final = 0.8
 """How alike a variable must be to a key's own to have been meant as one: others have names with our prefix too."""
+NO_KEYS: Final = ("plane", "sweep")
+"""Variables of ours that are meant: the plane's directory, and how far the tests go."""
 PASSED: Final = (relations.OPERATOR_SOCKET, relations.PROBE_SOCKET)
 
 
@@ -34,8 +37,11 @@ def findings(
     if located is None:
         return found
     writable = code.writable(located)
-    found += [one for one in (writable, *_paths(located), *_listeners(located), *_notify(located)) if one]
-    found += credentials.findings(located)
+    sentences = (
+        access.unfit_uid(os.geteuid()), writable, *_paths(located), *_listeners(located), *_notify(located)
+    )  # fmt: skip
+    found += [one for one in sentences if one]
+    found += [*credentials.findings(located), *_access(located)]
     return found + (import_code() if writable is None else [])
 
 
@@ -44,8 +50,9 @@ def misspelt(environ: Mapping[str, str]) -> list[str]:
     found = []
     for name in sorted(environ):
         key = name.removeprefix(settings.ENV).lower()
-        if name.startswith(settings.ENV) and key not in settings.SCALARS and key != "plane":
+        if name.startswith(settings.ENV) and key not in settings.SCALARS and key not in NO_KEYS:
             near = difflib.get_close_matches(key[:70], settings.SCALARS, 1, MEANT)
+            near = near or [one for one in settings.SCALARS if one.startswith(f"{key}_")]
             if near:
                 found.append(
                     f"{name} is no key's variable; the nearest that there is: {settings.ENV}{near[0].upper()}."
@@ -57,12 +64,50 @@ def _paths(located: Located) -> list[str | None]:
     store, socket = located.path("store"), located.path("socket")
     length = len(os.fsencode(socket))
     return [
-        None if store.parent.is_dir() else f"The directory of the store, {store.parent}, does not exist.",
-        None
-        if length <= bounds.SOCKET_PATH_MAX
-        else f"The socket path {socket} is {length} bytes long; the kernel takes {bounds.SOCKET_PATH_MAX}.",
+        _store(store),
+        f"The socket path {socket} is {length} bytes long; the kernel takes {bounds.SOCKET_PATH_MAX}."
+        if length > bounds.SOCKET_PATH_MAX
+        else sockets.unfit_place(socket),
         _group(located.plane.socket_group),
     ]
+
+
+def _store(path: Path) -> str | None:
+    """Why no store could be opened at ``path`` or made there, by its permissions alone."""
+    uid, wanted = os.geteuid(), os.R_OK | os.W_OK
+    try:
+        if not path.parent.is_dir():
+            return f"The directory of the store, {path.parent}, does not exist."
+        there = path.exists()
+    except OSError as error:
+        return f"The directory of the store, {path.parent}, cannot be looked at: {error.strerror}."
+    if not os.access(path.parent, wanted | os.X_OK, effective_ids=True):
+        return f"The directory of the store, {path.parent}, cannot be written by uid {uid}: files beside it are made."
+    if there and not os.access(path, wanted, effective_ids=True):
+        return f"The store {path} cannot be written by uid {uid}."
+    return None
+
+
+def _access(located: Located) -> list[str]:
+    """Names in ``[access]`` that nobody on this host has: roles that are granted to nobody, most often by a typo."""
+    return [one for name in located.plane.access or {} if (one := _stranger(name)) is not None]
+
+
+def _stranger(name: str) -> str | None:
+    kind, _, rest = name.partition(":")
+    if kind not in ("os", "group"):
+        # The actor of a token, which may be made tomorrow.
+        return None
+    try:
+        if kind == "group":
+            grp.getgrnam(rest)
+        elif not (rest[:1] == "#" and rest[1:].isascii() and rest[1:].isdigit() and len(rest) < 12):
+            pwd.getpwnam(rest)
+        elif (known := access.user_name(int(rest[1:]))) is not None:
+            return f"[access] {name[:80]!a} is never matched: that user has a name, os:{known}."
+    except (KeyError, ValueError):
+        return f"[access] {name[:80]!a} names no {'user' if kind == 'os' else 'group'} of this host."
+    return None
 
 
 def _group(named: str | None) -> str | None:
@@ -85,7 +130,7 @@ def _listeners(located: Located) -> list[str | None]:
     if plane.tls_cert is not None and plane.tls_key is not None:
         paths = (str(located.path_of(plane.tls_cert)), str(located.path_of(plane.tls_key)))
         found.append(_refusal(lambda: sockets.tls_context(*paths)))
-    found.append(_refusal(lambda: read_tokens(located.path("tokens"))))
+    found.append(_refusal(lambda: access.read_tokens(located.path("tokens"))))
     return found
 
 

@@ -25,8 +25,12 @@ from agentplane.core.instants import to_text
 
 LEVELS: Final = ("debug", "info", "warn", "error")
 FORMATS: Final = ("auto", "text", "json")
-ALARMS: Final = ("writer.busy",)
-"""Observer points that somebody should see; the others are for whoever looks for something."""
+ALARMS: Final[Mapping[str, str]] = {
+    "writer.busy": "another process holds the store's database: the writer has waited for {seconds:.1f} s",
+    "run.quarantined": "quarantined: {run} ({code}); `agentplane show {run}` says what has to be decided",
+    "store.room": "the store's disk has {free} bytes free: {state}",
+}
+"""Observer points that somebody should see, in words; the others are for whoever looks for something."""
 FIELDS_MAX: Final = 32
 FIELD_CHARS_MAX: Final = 512
 OWN: Final = ("at", "level", "event", "text")
@@ -143,7 +147,8 @@ class Log:
         level = "warn" if point in ALARMS else "debug"
         if self.says(level):
             shown = " ".join(f"{name}={value}" for name, value in fields.items())
-            self.say(level, point, f"{point} {shown}".rstrip(), **fields)
+            words = ALARMS[point].format_map(fields) if point in ALARMS else f"{point} {shown}".rstrip()
+            self.say(level, point, words, **fields)
 
     def _printed(self, stream: str, text: str) -> None:
         level = "warn" if stream == "stderr" else "info"

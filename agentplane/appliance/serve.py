@@ -43,7 +43,7 @@ from agentplane.engine.plane import Plane
 from agentplane.engine.scheduling import of_settings
 from agentplane.journal.lock import Note, Patience, WaitEnded
 from agentplane.journal.units import Unit
-from agentplane.surface.access import Access
+from agentplane.surface.access import Access, unfit_uid
 from agentplane.surface.app import control_identity, make_app, token_identity
 
 LATE_S: Final = 8.0
@@ -94,6 +94,9 @@ def serve(located: Located, *, observe: Observe = silent, clock: trio.abc.Clock 
     log.start()
     try:
         sockets.check_given(given, {"operator": located.plane.operator_addr, "probe": located.plane.probe_addr})
+        why = unfit_uid(os.geteuid())
+        if why is not None:
+            raise errors.Settings(why)
         check_credentials(located)
         loaded = prepare(located)
         process = Process(located, loaded, observe, log, signals, notifier, given, leaving, starting, options)

@@ -295,19 +295,52 @@ def _make_directory(directory: Path, mode: int, gid: int) -> None:
         os.mkdir(directory, mode)
     except FileExistsError:
         found = directory.stat()
-        if not stat.S_ISDIR(found.st_mode):
-            raise errors.Settings(f"{directory} is not a directory, and a socket was to be bound in it.") from None
-        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not found.st_mode & stat.S_ISVTX:
-            raise errors.Settings(f"{directory} is writable by group or others; `chmod go-w {directory}`.") from None
+        why = _unsafe(directory, found)
+        if why is not None:
+            raise errors.Settings(why) from None
         if gid != -1 and found.st_gid != gid and found.st_uid == os.geteuid():
             if stat.S_IMODE(found.st_mode) & 0o011 == 0o010:
                 # It was made for a group, and not for this one: the socket in it would be out of its reach.
                 _give(directory, gid)
         return
     except FileNotFoundError:
-        raise errors.Settings(f"{directory.parent} does not exist, and a socket was to be bound below it.") from None
+        raise errors.Settings(_nowhere(directory)) from None
     _give(directory, gid)
     os.chmod(directory, mode)
+
+
+def _unsafe(directory: Path, found: os.stat_result) -> str | None:
+    """Why no socket is bound in ``directory``, which is there."""
+    if not stat.S_ISDIR(found.st_mode):
+        return f"{directory} is not a directory, and a socket was to be bound in it."
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not found.st_mode & stat.S_ISVTX:
+        return f"{directory} is writable by group or others; `chmod go-w {directory}`."
+    return None
+
+
+def _nowhere(directory: Path) -> str:
+    return f"{directory.parent} does not exist, and a socket was to be bound below it."
+
+
+def _no_socket(path: Path) -> str:
+    return f"{path} exists and is not a socket; move it away, or name another path."
+
+
+def unfit_place(path: Path) -> str | None:
+    """Why ``bind`` would refuse a Unix socket at ``path``, with nothing made or asked; None where nothing says so."""
+    directory = path.parent
+    try:
+        if not directory.parent.is_dir():
+            return _nowhere(directory)
+        why = _unsafe(directory, directory.stat()) if directory.exists() else None
+        if why is None and path.exists() and not path.is_socket():
+            why = _no_socket(path)
+    except OSError as error:
+        return f"{directory} cannot be looked at: {error.strerror}."
+    nearest = directory if directory.exists() else directory.parent
+    if why is None and not os.access(nearest, os.W_OK | os.X_OK, effective_ids=True):
+        return f"{nearest} cannot be written by uid {os.geteuid()}, and a socket was to be bound in it."
+    return why
 
 
 def _give(path: Path, gid: int) -> None:
@@ -348,7 +381,7 @@ def _remove_stale(path: Path) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(found.st_mode):
-        raise errors.Settings(f"{path} exists and is not a socket; move it away, or name another path.")
+        raise errors.Settings(_no_socket(path))
     holder = answers(path)
     if holder is not None:
         raise errors.Settings(f"The socket {path} is in use by {holder}; drain that one first, or name another path.")

@@ -141,3 +141,5 @@ async def conclude(live: LiveRun, end: End) -> None:
 
     await live.log.barrier(*specs, extra=before if live.history.waiting() else None, after=after)
     live.world.observe("run.concluded", run=live.run)
+    if end.outcome == "quarantined":
+        live.world.observe("run.quarantined", run=live.run, code=end.code)

@@ -18,6 +18,7 @@ from agentplane.engine.clockwatch import ClockWatch
 from agentplane.engine.delivery import Delivery
 from agentplane.engine.duties import Duties
 from agentplane.engine.executor import Capabilities
+from agentplane.engine.observer import Observe
 from agentplane.engine.plane_state import PlaneState
 from agentplane.engine.recovery import Recovery
 from agentplane.engine.redelivery import Redelivery
@@ -28,6 +29,7 @@ from agentplane.engine.waking import Waker
 from agentplane.engine.world import World
 from agentplane.journal import lists
 from agentplane.journal.checkpoints import Checkpointer
+from agentplane.journal.room import Room
 from agentplane.journal.store import Store
 from agentplane.journal.writer import Writer
 
@@ -165,7 +167,7 @@ async def _begin(
     clock = ClockWatch(world, store.found.last_ms)
     nursery.start_soon(clock.forever)
     nursery.start_soon(runs.renew_forever)
-    nursery.start_soon(_watch, store, stop)
+    nursery.start_soon(_watch, store, stop, world.observe)
     if recover:
         nursery.start_soon(recovery.forever)
         nursery.start_soon(sweep.forever)
@@ -183,11 +185,15 @@ async def _say_clean(writer: Writer, opening: str, begun: list[Parts]) -> None:
         return  # an end that cannot be told is an unclean one, which the next opener assumes by itself
 
 
-async def _watch(store: Store, stop: FailStop) -> None:
+async def _watch(store: Store, stop: FailStop, observe: Observe) -> None:
     """Once a tick: how much room there is, and whether the files are those that were opened (W10)."""
+    before = Room.ENOUGH
     while True:
         try:
-            await trio.to_thread.run_sync(store.room.look)
+            state = await trio.to_thread.run_sync(store.room.look)
+            if state is not before:
+                before = state
+                observe("store.room", state=state.name.lower(), free=store.room.free)
             store.same_files()
         except OSError as error:
             stop.tell(StoreFailed(f"The directory of the store cannot be asked for room: {error.strerror}."))

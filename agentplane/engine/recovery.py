@@ -116,6 +116,8 @@ class Recovery:
         found.saturated = len(candidates) >= limit and bool(
             found.took_over or found.suspects or found.finished or found.empty
         )
+        for suspected in found.suspects:
+            self.runs.world.observe("run.quarantined", run=suspected, code="crash_suspect")
         begun: list[_Begun] = []
         for lease in taken:
             self.runs.world.observe("recovery.took_over", run=lease.run)

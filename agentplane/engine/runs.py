@@ -162,6 +162,8 @@ class Runs:
             await self.writer.do(lambda tx: self.quarantine(tx, live.log.lease, reason, code))
         except AgentplaneError as refused:
             self.held_out[live.run] = refused
+        else:
+            self.world.observe("run.quarantined", run=live.run, code=code)
 
     def _defect(self, error: BaseException) -> str:
         """One sentence of a defect: what was raised and where, never a value."""

@@ -77,7 +77,7 @@ class Access:
             raise errors.Unauthenticated(
                 "The peer's uid cannot be seen from here (it is nobody); connect without a user namespace."
             )
-        name = _user(uid)
+        name = user_name(uid)
         actor = f"os:{name}" if name is not None else f"os:#{uid}"
         machine = uid in (0, self._own_uid)
         found = (_group(gid) for gid in gids if gid != OVERFLOW)
@@ -101,7 +101,7 @@ class Access:
 def of_terminal(actor: str | None) -> Who:
     """At a terminal that opened the store itself, the name is asserted. Raises InvalidRequest for what is no name."""
     uid = os.getuid()
-    name = f"os:{_user(uid) or f'#{uid}'}" if actor is None else person_name(actor)
+    name = f"os:{user_name(uid) or f'#{uid}'}" if actor is None else person_name(actor)
     return Who(actor=name, basis=Basis.ASSERTED, roles=EVERY_ROLE, uid=uid)
 
 
@@ -112,10 +112,20 @@ def person_name(text: str) -> str:
     return text
 
 
+def unfit_uid(uid: int) -> str | None:
+    """Why no plane serves as ``uid``: as nobody it would have to refuse its own verbs, and could not tell why."""
+    if uid != OVERFLOW:
+        return None
+    return (
+        f"No plane serves as uid {OVERFLOW} (nobody): callers cannot be told from those whom a user namespace hides, "
+        "and are refused; give it a user of its own."
+    )
+
+
 def own_name() -> str:
     """The name of this process's own uid, as the kernel's peers are named."""
     uid = os.getuid()
-    return f"os:{_user(uid) or f'#{uid}'}"
+    return f"os:{user_name(uid) or f'#{uid}'}"
 
 
 class TooManyFailures(errors.AgentplaneError):
@@ -130,7 +140,7 @@ class TooManyFailures(errors.AgentplaneError):
         self.retry_after_s = retry_after_s
 
 
-def _user(uid: int) -> str | None:
+def user_name(uid: int) -> str | None:
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

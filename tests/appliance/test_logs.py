@@ -208,15 +208,26 @@ def test_an_access_line_has_its_facts_and_a_defect_its_place(pipe: tuple[int, in
 
 
 def test_points_of_the_engine_are_for_who_looks_for_something(pipe: tuple[int, int]) -> None:
-    """At debug all of them; a writer that waits for another's transaction always."""
+    """At debug all of them; always what a person has to know of in its hour, in words."""
+    facts: dict[str, dict[str, object]] = {
+        "writer.busy": {"seconds": 3.5}, "run.quarantined": {"run": "run_1", "code": "undecided"},
+        "store.room": {"state": "low", "free": 7},
+    }  # fmt: skip
     log = Log("info", "json", fd=pipe[1])
     log.start()
     log.observe("run.admitted", run="run_1")
-    log.observe("writer.busy", seconds=3.5)
+    for point, fields in facts.items():
+        log.observe(point, **fields)
     log.level = "debug"
     log.observe("run.admitted", run="run_2")
     assert log.close(30)
-    assert [(one["event"], one["level"]) for one in records(everything(*pipe))] == [
-        ("writer.busy", "warn"), ("run.admitted", "debug"),
+    said = records(everything(*pipe))
+    assert [(one["event"], one["level"]) for one in said] == [
+        *((point, "warn") for point in logs.ALARMS), ("run.admitted", "debug"),
     ]  # fmt: skip
-    assert logs.ALARMS == ("writer.busy",)
+    assert [one["text"] for one in said[:3]] == [
+        "another process holds the store's database: the writer has waited for 3.5 s",
+        "quarantined: run_1 (undecided); `agentplane show run_1` says what has to be decided",
+        "the store's disk has 7 bytes free: low",
+    ]
+    assert said[1]["code"] == "undecided" and said[2]["free"] == 7

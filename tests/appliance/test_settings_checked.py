@@ -6,6 +6,8 @@ import contextlib
 import io
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -179,6 +181,75 @@ def test_everything_that_serve_would_refuse_is_found_at_once(plane: Path, monkey
     ):  # fmt: skip
         assert [one for one in found if words in one], words
     assert all("\n" not in one and one.endswith(".") for one in found) and "SERVICE_HOST" not in str(found)
+
+
+@pytest.mark.parametrize(
+    ("variable", "key"),
+    [("WAIT_LOCK", "WAIT_LOCK_SECS"), ("LOG", "LOG_LEVEL"), ("DRAIN", "DRAIN_SECS"), ("SOCKETS", "SOCKET"),
+     ("SERVICE_HOST", None), ("PORT", None), ("PLANE", None), ("SWEEP", None), ("WAIT_LOCK_SECS", None)],
+)  # fmt: skip
+def test_a_variable_that_is_nearly_a_keys_is_found(variable: str, key: str | None) -> None:
+    """S132: cut short or misspelt it would be passed over without a word; other programs' have names like ours too."""
+    found = checking.misspelt({f"AGENTPLANE_{variable}": "1"})
+    assert [one.rpartition(" ")[2] for one in found] == ([] if key is None else [f"AGENTPLANE_{key}."])
+
+
+UNFIT = (
+    ("store", "closed/plane.db", "closed, cannot be written by uid"),
+    ("store", "there.db", "there.db cannot be written by uid"),
+    ("socket", "closed/run/control.sock", "closed cannot be written by uid"),
+    ("socket", "wide/control.sock", "wide is writable by group or others"),
+    ("socket", "no/where/control.sock", "no does not exist"),
+    ("socket", "file/control.sock", "file is not a directory"),
+    ("socket", "file", "file exists and is not a socket"),
+)
+
+
+def test_where_nothing_could_be_made_is_found(open_dir: Path, as_other_uid: Callable[..., Any]) -> None:
+    """S133: `serve` would end at its store or its socket, after everything else was found well."""
+    for name, mode in (("closed", 0o755), ("wide", 0o777)):
+        (open_dir / name).mkdir()
+        (open_dir / name).chmod(mode)
+    for name in ("there.db", "file", "plane.toml"):
+        (open_dir / name).touch(mode=0o444)
+    for (key, _, words), sentences in zip(UNFIT, as_other_uid(_paths_found, open_dir), strict=True):
+        assert any(words in one for one in sentences), (key, words, sentences)
+
+
+def _paths_found(directory: Path) -> list[list[str]]:
+    """Asked as a uid whose files they are not."""
+    found = []
+    for key, value, _ in UNFIT:
+        located = settings.load(directory, {key: value}, {})
+        found.append([one for one in checking._paths(located) if one])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("os:no-such-user", "names no user of this host"), ("group:no-such-group", "names no group of this host"),
+        ("os:#0", "is never matched: that user has a name, os:root"), ("os:root", None), ("os:#4711", None),
+        ("group:root", None), ("anna", None),
+    ],
+)  # fmt: skip
+def test_a_name_that_nobody_here_has_is_found(plane: Path, name: str, words: str | None) -> None:
+    """S133: its roles are granted to nobody, and no verb would ever say why."""
+    (plane / "plane.toml").write_text(f'[access]\n"{name}" = ["reader"]\n')
+    found = without_import(plane)
+    assert found == [] if words is None else len(found) == 1 and words in found[0]
+
+
+def test_nobody_serves_no_plane(plane: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would refuse every verb of its own, since its peers cannot be told from those whom a namespace hides."""
+    monkeypatch.setattr(os, "geteuid", lambda: 65534)
+    monkeypatch.setattr(settings, "own_uid", lambda: os.getuid())
+    assert any("No plane serves as uid 65534 (nobody)" in one for one in without_import(plane))
+    served = "import os; os.geteuid = lambda: 65534; from agentplane.cli.main import main; main()"
+    done = subprocess.run([sys.executable, "-c", served, "serve", str(plane), "--trust-writable"],
+                          capture_output=True, text=True, timeout=60, check=False)  # fmt: skip
+    assert done.returncode == 2 and "No plane serves as uid 65534" in done.stderr
+    assert not (plane / "plane.db").exists()
 
 
 @pytest.mark.heavy
