@@ -100,6 +100,7 @@ def serve(located: Located, *, observe: Observe = silent, clock: trio.abc.Clock 
         check_credentials(located)
         loaded = prepare(located)
         process = Process(located, loaded, observe, log, signals, notifier, given, leaving, starting, options)
+        signals.hand_over()
         stopped = trio.run(_serve, process, clock=clock)
         status = EXIT_PARTIAL if stopped.cut else EXIT_YES
         _tell_end(log, stopped)
@@ -137,9 +138,18 @@ class Leaving:
         """The second signal: what is cut is named, what is queued is flushed, and nothing is waited for."""
         cut = {} if self._drain is None else self._drain.standing()
         _tell_cut(self._log, cut)
-        if self._plane is not None:
+        if self._plane is None:
+            self._log.tell("ended", "stopped: told to before it served; nothing was begun")
+        else:
             flush(self._plane)
+            _note_end(self._plane, cut)
         leave(self._log, EXIT_PARTIAL if cut else EXIT_YES)
+
+
+def _note_end(plane: Plane, cut: Mapping[str, str]) -> None:
+    # For whoever waits for the end; a disk that does not take it is no reason not to end.
+    with contextlib.suppress(errors.StoreFailed):
+        plane.store.lock.ended(cut)
 
 
 def flush(plane: Plane) -> None:
@@ -258,6 +268,7 @@ async def _serve(process: Process) -> Stopped:
             ending = MoreTime(process.notifier, told.moved).begin()
             stopped = await drain.wait()
             ending.end()
+            _note_end(plane, stopped.cut)
             nursery.cancel_scope.cancel()
         return stopped
 

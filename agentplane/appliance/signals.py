@@ -8,9 +8,11 @@ this process is gone, and asks for a reload where there is none; one that was ig
 
 A handler in Python runs on the main thread between two bytecodes, so a stuck main thread is deaf to it. The
 interpreter's own handler, in C, writes the signal's number to the wakeup descriptor at once, and a thread
-reads it there. Trio takes that descriptor when its loop starts, so up to ``watch`` the handlers in Python
-write the number themselves, to the same place. Blocking the signals until then would be simpler, and every
-child process started meanwhile would be born deaf to them.
+reads it there. Trio takes that descriptor when its loop starts, so between ``hand_over`` and ``watch`` the
+handlers in Python write the number themselves, to the same place. Blocking the signals until then would be
+simpler, and every child process started meanwhile would be born deaf to them. A child that was forked has both,
+the handlers and the other end of that socket: it is given the signals as they were found, or what ends it would
+be heard here.
 """
 
 from __future__ import annotations
@@ -61,6 +63,7 @@ class Signals:
         self._wakeup.setblocking(False)
         self._thread = threading.Thread(target=self._hear, name="signals", daemon=True)
         self._before: dict[signal.Signals, object] = {}
+        self._is_installed = False
 
     @property
     def told(self) -> bool:
@@ -68,7 +71,7 @@ class Signals:
         return self._ends > 0
 
     def install(self) -> None:
-        """From here on no signal is lost; they act from ``watch`` on. On the main thread, before the loop."""
+        """From here on no signal is lost; the first acts from ``watch`` on. On the main thread, before the loop."""
         self._thread.start()
         self._hup_ends = has_terminal()
         for number in HEARD:
@@ -76,9 +79,20 @@ class Signals:
                 continue  # nohup
             # Explicit handlers: for PID 1 the kernel drops a signal whose action is the default.
             self._before[number] = signal.signal(number, self._early)
-        # The executable's launcher held them, for the same reason.
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, HEARD)
         self._before[signal.SIGPIPE] = signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+        self._is_installed = True
+        os.register_at_fork(after_in_child=self._forget)
+        # The executable's launcher held them, for the same reason; here they are let through.
+        self._arm()
+
+    def hand_over(self) -> None:
+        """Immediately before the loop, which takes the wakeup descriptor for itself."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, HEARD)
+        try:
+            signal.set_wakeup_fd(-1)
+            self._armed = False
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, HEARD)
 
     async def watch(
         self, on_first: Callable[[], object], on_hup: Callable[[], object],
@@ -105,14 +119,24 @@ class Signals:
         """Give the signals back as they were found, for a process that goes on without a plane. After the
         loop.
         """
-        for number, handler in self._before.items():
-            signal.signal(number, handler)  # type: ignore[arg-type]
+        self._give_back()
         self._wakeup.setblocking(True)
         self._wakeup.send(STOP)
         if self._thread.ident is not None:
             self._thread.join()
         self._ours.close()
         self._wakeup.close()
+
+    def _give_back(self) -> None:
+        self._is_installed = False
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+
+    def _forget(self) -> None:
+        """In a forked child, whose only thread is the one that forked."""
+        if self._is_installed:
+            signal.set_wakeup_fd(-1)
+            self._give_back()
 
     def _arm(self) -> None:
         # pthread_sigmask runs the handlers of what has arrived, so that each signal is told by one of the two

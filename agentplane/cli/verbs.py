@@ -352,35 +352,12 @@ def drain(args: Args) -> int:
     _, answer = client.call("drain", body=body)
     emit("drain", answer, choose(args.output))
     if args.wait:
+        from agentplane.cli.ending import until_stopped
+
         sys.stdout.flush()
-        _until_stopped(args, client, answer["pid"])
+        store = None if args.url is not None or args.socket is not None else _store(args)
+        return until_stopped(client, answer["pid"], store)
     return EXIT_YES
-
-
-def _until_stopped(args: Args, client: Client, pid: int) -> None:
-    """Until that process has let go of its store, so that the next may start; what it still has in hand is told."""
-    running = None
-    while True:
-        try:
-            _, body = client.call("status")
-        except (Lost, errors.Unreachable):
-            break
-        if body["pid"] != pid:
-            return
-        if body["running"] != running:
-            running = body["running"]
-            tell(f"{running} runs in hand")
-        time.sleep(PAUSE_S)
-    if args.url is not None or args.socket is not None:
-        return
-    from agentplane.journal.lock import is_free, lock_path, read_note
-
-    store = _store(args)
-    while not is_free(store):
-        note = read_note(lock_path(store))
-        if note is not None and note.pid != pid:
-            return
-        time.sleep(PAUSE_S / 4)
 
 
 def pause(args: Args) -> int:

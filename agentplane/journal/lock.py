@@ -10,7 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -18,6 +18,8 @@ import msgspec
 from agentplane.core.errors import StoreFailed, StoreLocked, StoreUnfit
 
 NOTE_BYTES_MAX = 4096
+CUT_SHOWN, CUT_CHARS = 8, 200
+"""Runs that an end names in its note, and of each as much as fits."""
 _TRIES, _TRY_S = 10, 0.005
 POLL_S = 0.02
 """How often a lock that is waited for is tried: what a restart waits at most behind its predecessor's end."""
@@ -26,7 +28,9 @@ TORN_TRIES = 5
 
 
 class Note(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What the holder says of itself. ``state``: serving, draining or cli; ``started`` in ms UTC."""
+    """What the holder says of itself. ``state``: serving, draining or cli; ``started`` in ms UTC; at its end ``cut``,
+    the first runs that were cut and where each stood, of ``cut_count``: None while it lives, and of one that was
+    killed."""
 
     host: str
     boot: str
@@ -36,6 +40,8 @@ class Note(msgspec.Struct, kw_only=True, omit_defaults=True):
     build: str
     state: str
     socket: str | None = None
+    cut: dict[str, str] | None = None
+    cut_count: int = 0
 
 
 class Patience(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,6 +103,13 @@ class StoreLock:
     def state(self, state: str) -> None:
         if self._note is not None:
             self.write(msgspec.structs.replace(self._note, state=state))
+
+    def ended(self, cut: Mapping[str, str]) -> None:
+        """Say how the end went, for whoever waits for it; the file keeps it until the next holder. Raises
+        StoreFailed."""
+        if self._note is not None:
+            shown = {run: where[:CUT_CHARS] for run, where in list(cut.items())[:CUT_SHOWN]}
+            self.write(msgspec.structs.replace(self._note, cut=shown, cut_count=len(cut)))
 
     @property
     def held(self) -> bool:

@@ -333,3 +333,27 @@ def test_drain_wait_returns_when_the_next_may_start(plane: Plane) -> None:
     plane.until(plane.answers)
     assert first is not None and first.wait(1) == 0
     assert plane.stop() == 0
+
+
+@pytest.mark.parametrize("end", ["grace", "second signal", "kill"])
+def test_drain_wait_says_what_was_cut(plane: Plane, end: str) -> None:
+    """Status 5, and the run with step and effect, as the log of the process has it; of one that was killed, that."""
+    plane.start("--drain-secs", "600")
+    run = begun(plane, "desk.endlessly", "endless A-2")
+    said: list[Said] = []
+    waiter = threading.Thread(
+        target=lambda: said.append(plane.verb("drain", "--wait", *(("--grace", "0.2") if end == "grace" else ())))
+    )
+    waiter.start()
+    draining(plane)
+    assert plane.child is not None
+    if end == "second signal":
+        # The drain that was asked for is none: it is the second of two signals that ends it.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            plane.child.send_signal(number)
+    elif end == "kill":
+        plane.child.send_signal(signal.SIGKILL)
+    waiter.join(30)
+    assert said[0].status == 5
+    words = f"cut: {run} in step" if end != "kill" else "was killed before it could say what it cut"
+    assert words in said[0].err, said[0].err

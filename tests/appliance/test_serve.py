@@ -94,16 +94,57 @@ def test_a_signal_at_any_moment_of_the_start_ends_it(plane: Plane, number: int) 
 
 def test_a_signal_while_skills_are_imported_is_a_drain_that_follows(plane: Plane) -> None:
     """An import may take long; what arrives meanwhile is neither lost nor an end in the middle of it."""
-    (plane.directory / "skills" / "slow.py").write_text(
-        f"import time\nfrom pathlib import Path\nPath({str(plane.directory / 'importing')!r}).touch()\ntime.sleep(1)\n"
-    )
-    (plane.directory / "skills" / "slow.py").chmod(0o644)
-    plane.begin()
-    plane.until((plane.directory / "importing").exists)
+    _imports_for(plane, 1)
     assert plane.child is not None
     plane.child.send_signal(signal.SIGTERM)
     assert plane.child.wait(20) == 0
     assert "draining:" in plane.log.read_text()
+
+
+def _imports_for(plane: Plane, seconds: int) -> None:
+    """A process that is in the middle of an import of so long."""
+    here = str(plane.directory / "importing")
+    (plane.directory / "skills" / "slow.py").write_text(
+        f"import time\nfrom pathlib import Path\nPath({here!r}).touch()\ntime.sleep({seconds})\n"
+    )
+    (plane.directory / "skills" / "slow.py").chmod(0o644)
+    plane.begin()
+    plane.until((plane.directory / "importing").exists)
+
+
+def test_an_end_in_the_middle_of_an_import_is_said(plane: Plane) -> None:
+    """A second signal, or a patience that ends, before anything was served: the log says why it is over."""
+    _imports_for(plane, 600)
+    assert plane.child is not None
+    for number in (signal.SIGTERM, signal.SIGINT):
+        plane.child.send_signal(number)
+    assert plane.child.wait(20) == 0
+    assert "stopped: told to before it served; nothing was begun" in plane.log.read_text()
+
+
+POOL = """
+import multiprocessing
+from agentplane import effect, skill
+
+@effect("pool.apply", mutates=False, timeout_s=30)
+def apply(call, *, number: int):
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        return pool.apply(abs, (number,))
+
+@skill("pool.count")
+async def count(cx, request: dict):
+    return await cx.do(apply(number=-3))
+"""
+
+
+def test_a_skill_may_have_a_pool_of_processes(plane: Plane) -> None:
+    """S162: it ends its workers with TERM; that is nobody's drain, and they hear it."""
+    (plane.directory / "skills" / "pool.py").write_text(POOL)
+    (plane.directory / "skills" / "pool.py").chmod(0o644)
+    plane.start()
+    said = plane.run("pool.count", {})
+    assert said.status == 0 and said.body["output"] == 3
+    assert "draining" not in plane.log.read_text() and plane.stop() == 0
 
 
 def test_standard_error_that_nobody_reads_stops_neither_runs_nor_drain(plane: Plane) -> None:

@@ -30,6 +30,10 @@ async def loop(first=lambda: say("first"), hup=lambda: say("hup"), after=lambda:
         say("ready")
         after()
 
+def run(*what):
+    signals.hand_over()
+    trio.run(*what)
+
 def stuck():
     # One call in C that neither returns nor looks at signals; said from beside it, once it has begun.
     threading.Timer(0.2, say, ["stuck"]).start()
@@ -67,7 +71,7 @@ signals.install()
 def none_left(self):
     raise RuntimeError("can't start new thread")
 threading.Thread.start = none_left
-trio.run(loop)
+run(loop)
 """
     with running(script) as process:
         assert word(process) == "ready" and process.stdout is not None
@@ -86,7 +90,7 @@ os.kill(os.getpid(), signal.SIGTERM)
 def first():
     say("first")
     os._exit(0)
-trio.run(loop, first)
+run(loop, first)
 """
     with running(script) as process:
         assert "first" in (word(process), word(process))
@@ -101,7 +105,7 @@ async def main():
     await trio.lowlevel.checkpoint()
     await loop(lambda: (say("first"), os._exit(0)))
 signals.install()
-trio.run(main)
+run(main)
 """
     with running(script) as process:
         assert "first" in (word(process), word(process))
@@ -111,7 +115,7 @@ trio.run(main)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_the_first_begins_and_the_second_ends(number: int) -> None:
     """The second is status 5, after what `on_second` had to do."""
-    with running("signals.install(); trio.run(loop)") as process:
+    with running("signals.install(); run(loop)") as process:
         assert word(process) == "ready"
         process.send_signal(number)
         assert word(process) == "first"
@@ -120,9 +124,43 @@ def test_the_first_begins_and_the_second_ends(number: int) -> None:
         assert word(process) == "second"
 
 
+@pytest.mark.parametrize("end", ["forked(); run(loop)", "run(lambda: loop(after=forked))"])
+def test_a_forked_childs_signals_are_its_own(end: str) -> None:
+    """S162: a pool of processes ends its workers with TERM: they hear it, and this process does not. Before the loop
+    and in it."""
+    script = """
+import multiprocessing
+def forked():
+    child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
+    child.start()
+    time.sleep(0.1)
+    child.terminate()
+    child.join(5)
+    say(f"child {child.exitcode}")
+    child.kill()
+signals.install()
+"""
+    with running(script + end) as process:
+        assert sorted((word(process), word(process))) == ["child -15", "ready"]
+        process.send_signal(signal.SIGTERM)
+        assert word(process) == "first"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 5
+
+
+def test_an_import_that_is_stuck_is_not_deaf_to_the_second() -> None:
+    """S162: before the loop too a call in C may keep the main thread, and no handler in Python runs."""
+    with running("signals.install(); stuck()") as process:
+        assert word(process) == "stuck"
+        for number in (signal.SIGTERM, signal.SIGINT):
+            process.send_signal(number)
+        assert process.wait(20) == 5
+        assert word(process) == "second"
+
+
 def test_a_stuck_loop_is_not_deaf_to_the_second() -> None:
     """The main thread is in a call that never returns to Python, so no handler in Python can run."""
-    with running("signals.install(); trio.run(loop, stuck)") as process:
+    with running("signals.install(); run(loop, stuck)") as process:
         assert word(process) == "ready"
         process.send_signal(signal.SIGTERM)
         assert word(process) == "stuck"
@@ -133,7 +171,7 @@ def test_a_stuck_loop_is_not_deaf_to_the_second() -> None:
 
 def test_a_loop_stuck_before_the_first_hears_both() -> None:
     """The drain cannot begin; the second still ends the process."""
-    script = "signals.install(); trio.run(lambda: loop(after=stuck))"
+    script = "signals.install(); run(lambda: loop(after=stuck))"
     with running(script) as process:
         assert (word(process), word(process)) == ("ready", "stuck")
         process.send_signal(signal.SIGINT)
@@ -147,7 +185,7 @@ def test_a_second_whose_work_hangs_ends_the_process_all_the_same() -> None:
     script = """
 signals = Signals(on_second=threading.Event().wait, leave_s=0.05)
 signals.install()
-trio.run(loop)
+run(loop)
 """
     with running(script) as process:
         assert word(process) == "ready"
@@ -159,7 +197,7 @@ trio.run(loop)
 
 def test_hangups_reload_and_never_end() -> None:
     """However many."""
-    with running("signals.install(); trio.run(loop)") as process:
+    with running("signals.install(); run(loop)") as process:
         assert word(process) == "ready"
         for _ in range(3):
             process.send_signal(signal.SIGHUP)
@@ -173,7 +211,7 @@ def test_hangups_reload_and_never_end() -> None:
 def test_the_end_of_its_terminal_is_an_end() -> None:
     """The kernel says it with the signal that asks a service for a reload; nobody is left to type another."""
     ours, theirs = os.openpty()
-    with running("signals.install(); trio.run(loop)", terminal=theirs) as process:
+    with running("signals.install(); run(loop)", terminal=theirs) as process:
         os.close(theirs)
         assert word(process) == "ready"
         os.close(ours)
@@ -183,7 +221,7 @@ def test_the_end_of_its_terminal_is_an_end() -> None:
 def test_who_asked_for_no_hangup_gets_none() -> None:
     """Under nohup the end of the terminal says nothing: the kernel goes on dropping it."""
     ours, theirs = os.openpty()
-    script = "signal.signal(signal.SIGHUP, signal.SIG_IGN); signals.install(); trio.run(loop)"
+    script = "signal.signal(signal.SIGHUP, signal.SIG_IGN); signals.install(); run(loop)"
     with running(script, terminal=theirs) as process:
         os.close(theirs)
         assert word(process) == "ready"
@@ -202,7 +240,7 @@ signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGHUP])
 os.kill(os.getpid(), signal.SIGTERM)
 signals.install()
 say(str(signal.pthread_sigmask(signal.SIG_BLOCK, [])))
-trio.run(loop)
+run(loop)
 """
     with running(script) as process:
         # Before the loop too: a child of the start is born with this process's mask.
@@ -237,7 +275,7 @@ def child():
         text=True, check=True).stdout.replace("\\n", "|"))
 signals.install()
 child()
-trio.run(lambda: loop(after=child))
+run(lambda: loop(after=child))
 """
     with running(script) as process:
         before, _, after = word(process), word(process), word(process)
@@ -254,7 +292,7 @@ def test_it_works_as_process_one(need_tool: Callable[[str], str]) -> None:
     unshare += [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
     if subprocess.run([*unshare, "true"], capture_output=True, check=False).returncode:
         pytest.skip("missing: a PID namespace (unshare is not allowed here)")
-    with running("say(str(os.getpid())); signals.install(); trio.run(loop)", *unshare) as process:
+    with running("say(str(os.getpid())); signals.install(); run(loop)", *unshare) as process:
         assert (word(process), word(process)) == ("1", "ready")
         with open(f"/proc/{process.pid}/task/{process.pid}/children") as file:
             child = int(file.read().split()[0])
@@ -274,7 +312,7 @@ signals.install()
 async def main():
     with trio.CancelScope() as scope:
         await loop(after=scope.cancel)
-trio.run(main)
+run(main)
 signals.close()
 after = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)]
 say(str(before == after and signal.set_wakeup_fd(-1) == -1))
