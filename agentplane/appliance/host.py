@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from agentplane.appliance import credentials, settings
+from agentplane.appliance import credentials, payload, settings
 from agentplane.appliance.drain import Drain
 from agentplane.appliance.logs import Log
 from agentplane.appliance.notify import Notifier, Webhook, read_secret
@@ -97,6 +97,7 @@ class ApplianceHost:
             "environment": self._located.plane.environment,
             "state": self._state(),
             "build": __version__,
+            "payload": payload.sha256(),
             "pid": os.getpid(),
             "started": to_text(plane.started_ms),
             "store": str(plane.store.path),

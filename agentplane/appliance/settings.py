@@ -35,6 +35,8 @@ FILE: Final = "plane.toml"
 ENV: Final = "AGENTPLANE_"
 FILE_BYTES_MAX: Final = 64 * 1024
 """Ten times any plane.toml; a dotted key of a megabyte costs the TOML reader minutes."""
+DOTS_MAX: Final = 2_000
+"""In one line: the TOML reader takes a time that grows with the square of a dotted key's parts."""
 NEAR: Final = 0.6
 """How alike two names must be for one to have been meant by the other."""
 DEPTH_MAX: Final = 32
@@ -216,6 +218,8 @@ def _read(path: Path) -> dict[str, Any]:
         raise errors.Settings(f"{path} cannot be read: {error.strerror}.") from None
     if len(raw) > FILE_BYTES_MAX:
         raise errors.Settings(f"{path} is over {FILE_BYTES_MAX} bytes.")
+    if max(line.count(b".") for line in raw.split(b"\n")) > DOTS_MAX:
+        raise errors.Settings(f"{path} has a line with more than {DOTS_MAX} dots; break it into several.")
     try:
         return tomllib.loads(raw.decode())
     except (ValueError, RecursionError) as error:

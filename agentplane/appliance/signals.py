@@ -22,7 +22,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Final
 
@@ -119,7 +119,8 @@ class Signals:
         """Give the signals back as they were found, for a process that goes on without a plane. After the
         loop.
         """
-        self._give_back()
+        self._is_installed = False
+        _restore(self._before)
         self._wakeup.setblocking(True)
         self._wakeup.send(STOP)
         if self._thread.ident is not None:
@@ -127,16 +128,12 @@ class Signals:
         self._ours.close()
         self._wakeup.close()
 
-    def _give_back(self) -> None:
-        self._is_installed = False
-        for number, handler in self._before.items():
-            signal.signal(number, handler)  # type: ignore[arg-type]
-
     def _forget(self) -> None:
         """In a forked child, whose only thread is the one that forked."""
         if self._is_installed:
+            self._is_installed = False
             signal.set_wakeup_fd(-1)
-            self._give_back()
+            _restore(self._before)
 
     def _arm(self) -> None:
         # pthread_sigmask runs the handlers of what has arrived, so that each signal is told by one of the two
@@ -198,6 +195,11 @@ class Signals:
             last.start()
             last.join(self._leave_s)
         os._exit(EXIT_PARTIAL)
+
+
+def _restore(before: Mapping[signal.Signals, object]) -> None:
+    for number, handler in before.items():
+        signal.signal(number, handler)  # type: ignore[arg-type]
 
 
 def has_terminal() -> bool:

@@ -104,10 +104,11 @@ def completion(args: Args) -> int:
 def version(args: Args) -> int:
     import platform
 
+    from agentplane.appliance import payload
     from agentplane.core.build import __version__
 
     body: dict[str, Any] = {"schema": "agentplane.version/1", "version": __version__}
-    body["python"] = platform.python_version()
+    body |= {"python": platform.python_version(), "payload": payload.sha256()}
     if args.verify:
         from agentplane.cli import frozen
 

@@ -10,10 +10,10 @@ import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from agentplane.cli.connect import Lost
+from agentplane.cli.connect import Lost, Remote
 from agentplane.cli.render import choose, cut, emit, safe, tell
 from agentplane.cli.verbs import client_of
-from agentplane.core.errors import EXIT_NO, EXIT_YES
+from agentplane.core.errors import EXIT_NO, EXIT_OPERATIONAL, EXIT_YES, Forbidden
 from agentplane.surface.client import ANSWER_S
 
 Body = Mapping[str, Any]
@@ -21,11 +21,14 @@ PROBE_S: Final = 5.0
 """How long a supervisor's question may take: under the period of any health check."""
 LIST_CHARS: Final = 72
 """What a list of names may take of a line; how many more there are is said."""
+PAYLOAD_CHARS: Final = 12
+"""As much of a payload's hash as tells one build from another of the same version."""
 COUNTED: Final = ("suspended", "quarantined", "exhausted", "failed", "succeeded", "cancelled", "abandoned")
 
 
 def status(args: argparse.Namespace) -> int:
-    """How the plane is; asked by a supervisor (``--live``, ``--ready``) 1 where it does not say so in time."""
+    """How the plane is; asked by a supervisor (``--live``, ``--ready``) 1 where it does not say so in time, and 4 where
+    it may not be asked."""
     client = client_of(args)
     probing = args.live or args.ready
     try:
@@ -36,6 +39,12 @@ def status(args: argparse.Namespace) -> int:
             raise
         tell(f"The plane did not answer within {PROBE_S:g} s.")
         return EXIT_NO
+    except Remote as refused:
+        # 1 would say that it is not live, and a supervisor would end it for that.
+        if not probing or refused.body.get("code") != Forbidden.row.code:
+            raise
+        tell(f"agentplane: {refused.message} {refused.row_here.next}")
+        return EXIT_OPERATIONAL
     output = choose(args.output)
     if output == "table":
         print(glance(body))
@@ -56,7 +65,8 @@ def _state(body: Body) -> Iterator[tuple[str, str]]:
     live = "" if body["live"] else ", NOT LIVE"
     yield "plane", f"{body['name']} ({body['environment']})"
     yield "state", f"{body['state']}, {ready}{live}"
-    yield "build", f"agentplane {body['build']}, pid {body['pid']}, up {span(body.get('uptime_s', 0))}"
+    payload = f" ({body['payload'][:PAYLOAD_CHARS]})" if body.get("payload") else ""
+    yield "build", f"agentplane {body['build']}{payload}, pid {body['pid']}, up {span(body.get('uptime_s', 0))}"
     level = f", level {body['level']}" if "level" in body else ""
     yield "store", f"{body['store']}{level}"
 

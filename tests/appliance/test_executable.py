@@ -170,6 +170,7 @@ def test_an_upgrade_under_a_serving_plane_takes_nothing_from_it(plane: Frozen, t
         )  # fmt: skip
     plane.until(plane.answers)
     (served,) = (path.name for path in (cache / "agentplane").iterdir())
+    assert plane.verb("status").body["payload"] == served
     space = ["nsenter", "--mount", "--target", str(plane.child.pid)]
     for name in ("next", "after", "last"):
         other = small(tmp_path, name)
@@ -188,7 +189,8 @@ def test_it_knows_its_own_bytes(tmp_path: Path) -> None:
     unpacked = run(made, "unpack")
     root = Path(unpacked.body["directory"])
     assert unpacked.status == 0 and root.parent == tmp_path / "agentplane.d" and unpacked.body["files"] > 100
-    assert run(made, "version", "--verify").body["verified"] is True
+    said = run(made, "version", "--verify")
+    assert said.body["verified"] is True and said.body["payload"] == root.name
     listed = (root / "MANIFEST").read_text()
     changed = root / "_internal" / "base_library.zip"
     raw = changed.read_bytes()

@@ -328,6 +328,19 @@ def test_status_says_live_and_ready_by_its_exit(plane: Plane) -> None:
     assert plane.stop() == 0 and plane.verb("status").status == 4
 
 
+def test_who_may_not_ask_is_not_told_that_it_is_dead(plane: Plane) -> None:
+    """With [access] the plane's own uid has the roles that it is given: 4 and the role, where 1 would have it ended."""
+    with open(plane.directory / "plane.toml", "a", encoding="utf-8") as toml:
+        toml.write('[access]\n"anna" = ["operator"]\n')
+    plane.begin()
+    plane.until(lambda: "stop: SIGTERM" in plane.log.read_text())
+    for flag, status in (("--live", 4), ("--ready", 4)):
+        said = plane.verb("status", flag)
+        assert said.status == status and "may not api:status.read" in said.err and "[access]" in said.err, said
+    assert plane.verb("status").status == 1
+    assert plane.stop() == 0
+
+
 def test_an_interrupt_that_python_would_forget_is_a_drain(plane: Plane) -> None:
     """S162: what a callback raises is printed and forgotten, and an interrupt was raised until `serve` heard it."""
     script = (

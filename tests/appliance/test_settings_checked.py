@@ -90,6 +90,15 @@ def test_a_pipe_in_the_place_of_plane_toml_is_not_waited_for(plane: Path) -> Non
         settings.load(plane, environ={})
 
 
+def test_a_key_of_thousands_of_parts_is_not_read(plane: Path) -> None:
+    """It would keep the loop of a reload for seconds; a long list of networks in a line is none."""
+    (plane / "plane.toml").write_text("[settings]\n" + "a." * 30_000 + "b = 1\n")
+    (found,) = checked(plane)
+    assert "has a line with more than 2000 dots" in found
+    (plane / "plane.toml").write_text(f"behind_proxy = {json.dumps(['10.20.30.0/24'] * 600)}\n")
+    assert settings.load(plane, environ={}).plane.behind_proxy[599:] == ["10.20.30.0/24"]
+
+
 def test_what_cannot_be_looked_at_is_said(plane: Path) -> None:
     (plane / "plane.toml").unlink()
     (plane / "plane.toml").symlink_to("plane.toml")

@@ -41,6 +41,7 @@ def test_a_plane_that_is_well_fits_and_says_what_an_operator_asks() -> None:
     """S137: state, build and age, counts, disk, listeners, the oldest unit, what is due next."""
     found = rows()
     assert found["state"] == "serving, ready" and "up 3 h 12 min" in found["build"]
+    assert rows(payload="0123456789abcdef" * 4)["build"].startswith("agentplane 0.1.0 (0123456789ab), pid 7")
     assert found["runs"] == "2 running, 1 parked, 3 suspended, 0 quarantined, 900 succeeded"
     assert found["disk"] == "41.2 GiB free, enough" and "oldest unit 0.004 s" in found["writer"]
     assert found["probe"] == "http://127.0.0.1:9091" and found["next due"] == "2026-12-01T04:00:00.000Z"
