@@ -67,7 +67,7 @@ def _paths(located: Located) -> list[str | None]:
         _store(store),
         f"The socket path {socket} is {length} bytes long; the kernel takes {bounds.SOCKET_PATH_MAX}."
         if length > bounds.SOCKET_PATH_MAX
-        else sockets.unfit_place(socket),
+        else _socket(socket),
         _group(located.plane.socket_group),
     ]
 
@@ -86,6 +86,23 @@ def _store(path: Path) -> str | None:
     if there and not os.access(path, wanted, effective_ids=True):
         return f"The store {path} cannot be written by uid {uid}."
     return None
+
+
+def _socket(path: Path) -> str | None:
+    """Why no socket could be bound at ``path``, with nothing made or asked."""
+    directory = path.parent
+    try:
+        if not directory.parent.is_dir():
+            return sockets.no_directory(directory)
+        why = sockets.unsafe_directory(directory, directory.stat()) if directory.exists() else None
+        if why is None and path.exists() and not path.is_socket():
+            why = sockets.no_socket(path)
+    except OSError as error:
+        return f"{directory} cannot be looked at: {error.strerror}."
+    nearest = directory if directory.exists() else directory.parent
+    if why is None and not os.access(nearest, os.W_OK | os.X_OK, effective_ids=True):
+        return f"{nearest} cannot be written by uid {os.geteuid()}, and a socket was to be bound in it."
+    return why
 
 
 def _access(located: Located) -> list[str]:

@@ -2,8 +2,8 @@
 
 Owns addresses, their errors in one sentence, the modes of a Unix socket and the credentials of its peers.
 Refuses a path that something live answers on, one that is not a socket, and a directory in which others could
-put a socket of theirs. Invariant: a Unix socket never exists with more rights than were asked for, and only
-one that nobody answers on is ever removed.
+put a socket of theirs. Invariant: a Unix socket never exists with more rights than were asked for, only one that
+nobody answers on is ever removed, and no forked child keeps one listening.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import ssl
 import stat
 import struct
 import time
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -237,8 +238,23 @@ def bind(endpoint: Endpoint) -> socket.socket:
     sentence.
     """
     if isinstance(endpoint, Unix):
-        return _bind_unix(endpoint)
-    return _bind_tcp(endpoint) if isinstance(endpoint, Tcp) else _take_over(endpoint)
+        sock = _bind_unix(endpoint)
+    else:
+        sock = _bind_tcp(endpoint) if isinstance(endpoint, Tcp) else _take_over(endpoint)
+    _bound.add(sock)
+    return sock
+
+
+_bound: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+
+
+def _in_child() -> None:
+    # A child that outlives this process would keep the address, with nobody to accept.
+    for sock in list(_bound):
+        sock.close()
+
+
+os.register_at_fork(after_in_child=_in_child)
 
 
 def _bind_unix(endpoint: Unix) -> socket.socket:
@@ -295,7 +311,7 @@ def _make_directory(directory: Path, mode: int, gid: int) -> None:
         os.mkdir(directory, mode)
     except FileExistsError:
         found = directory.stat()
-        why = _unsafe(directory, found)
+        why = unsafe_directory(directory, found)
         if why is not None:
             raise errors.Settings(why) from None
         if gid != -1 and found.st_gid != gid and found.st_uid == os.geteuid():
@@ -304,12 +320,12 @@ def _make_directory(directory: Path, mode: int, gid: int) -> None:
                 _give(directory, gid)
         return
     except FileNotFoundError:
-        raise errors.Settings(_nowhere(directory)) from None
+        raise errors.Settings(no_directory(directory)) from None
     _give(directory, gid)
     os.chmod(directory, mode)
 
 
-def _unsafe(directory: Path, found: os.stat_result) -> str | None:
+def unsafe_directory(directory: Path, found: os.stat_result) -> str | None:
     """Why no socket is bound in ``directory``, which is there."""
     if not stat.S_ISDIR(found.st_mode):
         return f"{directory} is not a directory, and a socket was to be bound in it."
@@ -318,29 +334,14 @@ def _unsafe(directory: Path, found: os.stat_result) -> str | None:
     return None
 
 
-def _nowhere(directory: Path) -> str:
+def no_directory(directory: Path) -> str:
+    """The sentence for a directory that could not be made."""
     return f"{directory.parent} does not exist, and a socket was to be bound below it."
 
 
-def _no_socket(path: Path) -> str:
+def no_socket(path: Path) -> str:
+    """The sentence for a file in a socket's place."""
     return f"{path} exists and is not a socket; move it away, or name another path."
-
-
-def unfit_place(path: Path) -> str | None:
-    """Why ``bind`` would refuse a Unix socket at ``path``, with nothing made or asked; None where nothing says so."""
-    directory = path.parent
-    try:
-        if not directory.parent.is_dir():
-            return _nowhere(directory)
-        why = _unsafe(directory, directory.stat()) if directory.exists() else None
-        if why is None and path.exists() and not path.is_socket():
-            why = _no_socket(path)
-    except OSError as error:
-        return f"{directory} cannot be looked at: {error.strerror}."
-    nearest = directory if directory.exists() else directory.parent
-    if why is None and not os.access(nearest, os.W_OK | os.X_OK, effective_ids=True):
-        return f"{nearest} cannot be written by uid {os.geteuid()}, and a socket was to be bound in it."
-    return why
 
 
 def _give(path: Path, gid: int) -> None:
@@ -381,7 +382,7 @@ def _remove_stale(path: Path) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(found.st_mode):
-        raise errors.Settings(_no_socket(path))
+        raise errors.Settings(no_socket(path))
     holder = answers(path)
     if holder is not None:
         raise errors.Settings(f"The socket {path} is in use by {holder}; drain that one first, or name another path.")

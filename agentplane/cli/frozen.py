@@ -1,9 +1,9 @@
 """The program inside the executable: its first module, and what it knows of its own files.
 
 Owns what a frozen program does differently: the environment is given back as it was found, signals that the launcher
-held are let through, modules of ours start as programs by name, and the unpacked files are compared with what was
-built. Refuses to verify a program that was not frozen. Invariant: no child of this process sees a variable that the
-freezing put there.
+held are let through, modules of ours start as programs by name, a pool of processes gets its workers, and the unpacked
+files are compared with what was built. Refuses to verify a program that was not frozen, and to be an interpreter for
+anything but such a pool. Invariant: no child of this process sees a variable that the freezing put there.
 """
 
 from __future__ import annotations
@@ -36,6 +36,10 @@ PROGRAMS: Final = frozenset(
     }
 )
 """Modules that our own processes start as programs, as ``sys.executable -m MODULE``."""
+FORKED: Final = "--multiprocessing-fork"
+HELPERS: Final = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
+"""What the standard library starts ``sys.executable`` with for a pool of processes, where that is an interpreter: as
+``-c "from HELPER import main; main(...)"``."""
 PUT_BY_FREEZING: Final = "_PYI_"
 READ_BYTES: Final = 1 << 20
 
@@ -70,7 +74,29 @@ def main() -> None:
         sys.argv = [sys.argv[0], *argv[2:]]
         runpy.run_module(argv[1], run_name="__main__", alter_sys=True)
         return
-    command_line.main()
+    if not _is_of_a_pool(argv):
+        command_line.main()
+
+
+def _is_of_a_pool(argv: list[str]) -> bool:
+    """Be a process of a pool that a skill has (``multiprocessing``), or a helper of one; False for anything else."""
+    if argv[:1] == [FORKED]:
+        import multiprocessing
+
+        multiprocessing.freeze_support()
+        return True
+    said = argv[-1] if argv[-2:-1] == ["-c"] else ""
+    if not said.startswith(tuple(f"from {helper} import main;" for helper in HELPERS)):
+        return False
+    import ast
+    import importlib
+
+    match ast.parse(said).body:
+        case [ast.ImportFrom(module=str(helper)), ast.Expr(value=ast.Call(ast.Name("main"), given, options))]:
+            named = {name: value for one in options for name, value in ast.literal_eval(one.value).items()}
+            importlib.import_module(helper).main(*map(ast.literal_eval, given), **named)
+            return True
+    return False
 
 
 def _serves(argv: list[str]) -> bool:

@@ -2,7 +2,8 @@
 
 Owns ``<store>.lock``, a ``flock`` on it, the note inside, and the wait for a holder that drains. Refuses to judge by
 the note: *down* means that the lock is free, nothing else; the note only says whether waiting is worth it. Invariant:
-the descriptor that holds the lock is never closed before the journal is.
+the descriptor that holds the lock is never closed before the journal is; a forked child has it no longer, or it would
+hold the store for as long as it lives.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import os
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -71,6 +73,11 @@ class StoreLock:
         self._fd: int | None = None
         self._note: Note | None = None
 
+    def forget(self) -> None:
+        """In a forked child: let go of its copy of the descriptor; the lock stays with whoever took it."""
+        self.free()
+        self._note = None
+
     def take(self, note: Note, patience: Patience | None = None) -> None:
         """Take the lock and write ``note``; of a holder that drains, wait for it as ``patience`` says. Raises WaitEnded
         besides."""
@@ -87,6 +94,7 @@ class StoreLock:
             os.close(fd)
             raise
         self._fd = fd
+        _taken.add(self)
         self.write(note)
 
     def write(self, note: Note) -> None:
@@ -123,6 +131,17 @@ class StoreLock:
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
+
+
+_taken: weakref.WeakSet[StoreLock] = weakref.WeakSet()
+
+
+def _in_child() -> None:
+    for lock in list(_taken):
+        lock.forget()
+
+
+os.register_at_fork(after_in_child=_in_child)
 
 
 def _wait(fd: int, path: Path, patience: Patience) -> None:

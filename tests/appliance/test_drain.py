@@ -337,7 +337,7 @@ def test_drain_wait_returns_when_the_next_may_start(plane: Plane) -> None:
 
 @pytest.mark.parametrize("end", ["grace", "second signal", "kill"])
 def test_drain_wait_says_what_was_cut(plane: Plane, end: str) -> None:
-    """Status 5, and the run with step and effect, as the log of the process has it; of one that was killed, that."""
+    """S147: status 5, and the run with step and effect, as the log has it; of one that was killed, that."""
     plane.start("--drain-secs", "600")
     run = begun(plane, "desk.endlessly", "endless A-2")
     said: list[Said] = []

@@ -25,7 +25,10 @@ pytestmark = pytest.mark.heavy
 
 SKILLS = '''
 import importlib
+import multiprocessing
 import sys
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import shared_memory
 
 from agentplane import effect, skill
 
@@ -45,6 +48,21 @@ def modules(call, *, names: list[str]):
 @skill("desk.imports")
 async def imports(cx, request: dict):
     return await cx.do(modules(names=request["names"]))
+
+
+@effect("desk.pool", mutates=False, timeout_s=60)
+def pool(call, *, how: str):
+    """A pool of processes of this kind, and memory that they would share."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context(how)) as workers:
+        memory = shared_memory.SharedMemory(create=True, size=8)
+        memory.close()
+        memory.unlink()
+        return workers.submit(abs, -3).result()
+
+
+@skill("desk.pools")
+async def pools(cx, request: dict):
+    return await cx.gather(*[pool(how=how) for how in ("fork", "spawn", "forkserver")])
 
 
 @skill("desk.vendored")
@@ -132,6 +150,17 @@ def test_everything_importable_is_inside(plane: Frozen) -> None:
 def _importable(name: str) -> bool:
     """Whether the interpreter that freezes has it."""
     return subprocess.run([sys.executable, "-c", f"import {name}"], capture_output=True, check=False).returncode == 0
+
+
+def test_a_skill_may_have_pools_of_processes(plane: Frozen) -> None:
+    """The library starts them with the program that runs, and takes it for an interpreter: for that it is one."""
+    plane.start()
+    assert plane.run("desk.pools", {}).body["output"] == [3, 3, 3]
+    assert "invalid choice" not in plane.log.read_text() and plane.stop() == 0
+    asked = plane.verb("-c", "from multiprocessing.forkserver import main; print(1)", plane=False)
+    assert asked.status == 2 and "Traceback" not in asked.err
+    asked = plane.verb("-c", "print(1)", plane=False)
+    assert asked.status == 2 and asked.out == ""
 
 
 def test_vendored_packages_are_the_operators(plane: Frozen) -> None:

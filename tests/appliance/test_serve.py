@@ -137,8 +137,46 @@ async def count(cx, request: dict):
 """
 
 
+LEFT = """
+import multiprocessing
+import time
+from agentplane import effect, skill
+
+@effect("left.alive", mutates=False, timeout_s=30)
+def alive(call):
+    child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
+    child.start()
+    return child.pid
+
+@skill("left.alive")
+async def leave(cx, request: dict):
+    return await cx.do(alive())
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_what_a_skill_forked_does_not_keep_the_store(plane: Plane, number: int) -> None:
+    """S164: a child that outlives its plane holds neither the lock nor a listener: the next process serves."""
+    (plane.directory / "skills" / "left.py").write_text(LEFT)
+    (plane.directory / "skills" / "left.py").chmod(0o644)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        at = f"127.0.0.1:{free.getsockname()[1]}"
+    plane.start("--operator-addr", at)
+    child = plane.run("left.alive", {}).body["output"]
+    try:
+        plane.stop(number)
+        os.kill(child, 0)
+        plane.begin("--operator-addr", at)
+        plane.until(lambda: plane.answers() or (plane.child is not None and plane.child.poll() is not None))
+        assert plane.child is not None and plane.child.poll() is None, plane.log.read_text()
+        assert plane.verb("status").body["ready"] is True and plane.stop() == 0
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
 def test_a_skill_may_have_a_pool_of_processes(plane: Plane) -> None:
-    """S162: it ends its workers with TERM; that is nobody's drain, and they hear it."""
+    """S164: it ends its workers with TERM; that is nobody's drain, and they hear it."""
     (plane.directory / "skills" / "pool.py").write_text(POOL)
     (plane.directory / "skills" / "pool.py").chmod(0o644)
     plane.start()
@@ -329,7 +367,7 @@ def test_status_says_live_and_ready_by_its_exit(plane: Plane) -> None:
 
 
 def test_who_may_not_ask_is_not_told_that_it_is_dead(plane: Plane) -> None:
-    """With [access] the plane's own uid has the roles that it is given: 4 and the role, where 1 would have it ended."""
+    """S137: with [access] a uid has the roles that it is given: 4 and the role, where 1 would have the plane ended."""
     with open(plane.directory / "plane.toml", "a", encoding="utf-8") as toml:
         toml.write('[access]\n"anna" = ["operator"]\n')
     plane.begin()

@@ -9,6 +9,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -126,7 +127,7 @@ def test_the_first_begins_and_the_second_ends(number: int) -> None:
 
 @pytest.mark.parametrize("end", ["forked(); run(loop)", "run(lambda: loop(after=forked))"])
 def test_a_forked_childs_signals_are_its_own(end: str) -> None:
-    """S162: a pool of processes ends its workers with TERM: they hear it, and this process does not. Before the loop
+    """S164: a pool of processes ends its workers with TERM: they hear it, and this process does not. Before the loop
     and in it."""
     script = """
 import multiprocessing
@@ -154,7 +155,10 @@ def test_an_import_that_is_stuck_is_not_deaf_to_the_second() -> None:
         assert word(process) == "stuck"
         for number in (signal.SIGTERM, signal.SIGINT):
             process.send_signal(number)
-        assert process.wait(20) == 5
+        until = time.monotonic() + 20
+        while process.poll() is None and time.monotonic() < until:
+            time.sleep(0.01)
+        assert process.poll() == 5
         assert word(process) == "second"
 
 
