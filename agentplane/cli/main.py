@@ -365,9 +365,7 @@ def command(argv: list[str]) -> int:
             return EXIT_USAGE
         if args.verb in WALKING or (args.verb == "upgrade-check" and args.inner is not None):
             fix_hash_seed()
-        from agentplane.cli.verbs import VERBS
-
-        status = VERBS[args.verb](args)
+        status = _verb(args.verb)(args)
         sys.stdout.flush()
         return status
     except AgentplaneError as error:
@@ -390,6 +388,17 @@ def command(argv: list[str]) -> int:
             f"a defect of its own, {type(error).__name__} at {place}; report it (AGENTPLANE_TRACEBACK=1 shows more).",
             EXIT_OPERATIONAL,
         )
+
+
+def _verb(name: str) -> Callable[[argparse.Namespace], int]:
+    """The verb's function: what reaches a plane is loaded for those that do."""
+    from agentplane.cli import alone
+
+    if name in alone.VERBS:
+        return alone.VERBS[name]
+    from agentplane.cli.verbs import VERBS
+
+    return VERBS[name]
 
 
 def _say(sentence: str, status: int) -> int:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from agentplane.cli import alone, connect, upgrade
+from agentplane.cli import connect, upgrade
 from agentplane.cli.connect import Client, Lost
 from agentplane.cli.render import choose, emit, tell
 from agentplane.cli.steady import PAUSE_S, Steady
@@ -437,7 +437,6 @@ def _work(name: str) -> Callable[[Args], int]:
 
 
 VERBS: Final[dict[str, Callable[[Args], int]]] = {
-    "init": alone.init,
     "serve": serve,
     "status": status,
     "drain": drain,
@@ -462,15 +461,6 @@ VERBS: Final[dict[str, Callable[[Args], int]]] = {
     "events": _work("events"),
     "obligations": _work("obligations"),
     "acknowledge": _work("acknowledge"),
-    "notify": alone.notify,
-    "check": alone.check,
-    "config": alone.config,
-    "token": alone.token,
-    "demo": alone.demo,
-    "bench": alone.bench,
-    "completion": alone.completion,
-    "version": alone.version,
-    "unpack": alone.unpack,
     "upgrade": upgrade.upgrade,
     "upgrade-check": upgrade.upgrade_check,
 }
