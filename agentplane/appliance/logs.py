@@ -146,9 +146,8 @@ class Log:
         """An observer of the engine: what alarms is said, the rest at the level of debug. On whichever thread."""
         level = "warn" if point in ALARMS else "debug"
         if self.says(level):
-            shown = " ".join(f"{name}={value}" for name, value in fields.items())
-            words = ALARMS[point].format_map(fields) if point in ALARMS else f"{point} {shown}".rstrip()
-            self.say(level, point, words, **fields)
+            said = " ".join((point, *(f"{name}={value}" for name, value in fields.items())))
+            self.say(level, point, ALARMS[point].format_map(fields) if point in ALARMS else said, **fields)
 
     def _printed(self, stream: str, text: str) -> None:
         level = "warn" if stream == "stderr" else "info"

@@ -22,7 +22,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import FrameType
 from typing import Final
 
@@ -63,7 +63,6 @@ class Signals:
         self._wakeup.setblocking(False)
         self._thread = threading.Thread(target=self._hear, name="signals", daemon=True)
         self._before: dict[signal.Signals, object] = {}
-        self._is_installed = False
 
     @property
     def told(self) -> bool:
@@ -80,19 +79,13 @@ class Signals:
             # Explicit handlers: for PID 1 the kernel drops a signal whose action is the default.
             self._before[number] = signal.signal(number, self._early)
         self._before[signal.SIGPIPE] = signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-        self._is_installed = True
         os.register_at_fork(after_in_child=self._forget)
         # The executable's launcher held them, for the same reason; here they are let through.
         self._arm()
 
     def hand_over(self) -> None:
         """Immediately before the loop, which takes the wakeup descriptor for itself."""
-        signal.pthread_sigmask(signal.SIG_BLOCK, HEARD)
-        try:
-            signal.set_wakeup_fd(-1)
-            self._armed = False
-        finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, HEARD)
+        self._arm(on=False)
 
     async def watch(
         self, on_first: Callable[[], object], on_hup: Callable[[], object],
@@ -119,7 +112,6 @@ class Signals:
         """Give the signals back as they were found, for a process that goes on without a plane. After the
         loop.
         """
-        self._is_installed = False
         _restore(self._before)
         self._wakeup.setblocking(True)
         self._wakeup.send(STOP)
@@ -130,18 +122,17 @@ class Signals:
 
     def _forget(self) -> None:
         """In a forked child, whose only thread is the one that forked."""
-        if self._is_installed:
-            self._is_installed = False
+        if self._before:
             signal.set_wakeup_fd(-1)
             _restore(self._before)
 
-    def _arm(self) -> None:
+    def _arm(self, *, on: bool = True) -> None:
         # pthread_sigmask runs the handlers of what has arrived, so that each signal is told by one of the two
         # ways, never both.
         signal.pthread_sigmask(signal.SIG_BLOCK, HEARD)
         try:
-            signal.set_wakeup_fd(self._wakeup.fileno(), warn_on_full_buffer=False)
-            self._armed = True
+            signal.set_wakeup_fd(self._wakeup.fileno() if on else -1, warn_on_full_buffer=False)
+            self._armed = on
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, HEARD)
 
@@ -197,8 +188,10 @@ class Signals:
         os._exit(EXIT_PARTIAL)
 
 
-def _restore(before: Mapping[signal.Signals, object]) -> None:
-    for number, handler in before.items():
+def _restore(before: dict[signal.Signals, object]) -> None:
+    """Each signal as it was found; nothing is left to be given back then."""
+    while before:
+        number, handler = before.popitem()
         signal.signal(number, handler)  # type: ignore[arg-type]
 
 

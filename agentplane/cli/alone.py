@@ -163,4 +163,4 @@ VERBS: Final[dict[str, Callable[[Args], int]]] = {
     "unpack": unpack,
     "notify": notify,
 }
-"""Apart from those that reach a plane: what does that takes a fifth of the time of a whole `version`."""
+"""Apart from those that reach a plane: these load no client, which takes longer than most of them."""

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from pathlib import Path
 from typing import IO, Final
 
@@ -102,16 +102,17 @@ def ask(
     """Run ``command`` to its end, with ``line`` called for each line of its standard output. Raises CannotTell when it
     cannot be started, says no line for ``silent_s`` seconds, takes more than ``whole_s``, or says too much; and what
     ``line`` raises."""
-    ours = _children()
+    with _whole():
+        return _ask(command, silent_s, line, whole_s)
+
+
+def _ask(command: list[str], silent_s: float, line: Callable[[bytes], None], whole_s: float) -> Asked:
     try:
-        # Whatever loses its parent is handed to this process, so that it can be ended wherever it went.
-        _adopt(True)
         child = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             env=environment(os.environ), start_new_session=True,
         )  # fmt: skip
     except OSError as error:
-        _adopt(False)
         raise CannotTell(f"{command[0]} cannot be started: {error.strerror}.") from None
     words = bytearray()
     try:
@@ -121,12 +122,10 @@ def ask(
         except subprocess.TimeoutExpired:
             raise CannotTell(f"{command[0]} closed its output and did not end.") from None
     finally:
-        # The whole session at once, and then whatever left it.
+        # Its session at once; whatever left that comes after.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, signal.SIGKILL)
         child.wait()
-        _end_what_is_left(ours)
-        _adopt(False)
         for stream in (child.stdout, child.stderr):
             if stream is not None:
                 stream.close()
@@ -134,8 +133,16 @@ def ask(
     return Asked(status, last[-1][-300:] if last else "")
 
 
-def _adopt(wanted: bool) -> None:
-    ctypes.CDLL(None).prctl(SET_CHILD_SUBREAPER, int(wanted), 0, 0, 0)
+@contextlib.contextmanager
+def _whole() -> Iterator[None]:
+    """Whatever loses its parent in the block is handed to this process by the kernel, and ended behind it."""
+    ours, kernel = _children(), ctypes.CDLL(None)
+    kernel.prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    try:
+        yield
+    finally:
+        _end_what_is_left(ours)
+        kernel.prctl(SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
 def _end_what_is_left(ours: Set[int]) -> None:

@@ -1,7 +1,7 @@
 """`drain --wait`: until a process has let go of its store, and how it ended.
 
 Owns the words of that wait. Refuses to guess what was cut: the process said so in the note of its lock, or it is not
-known here. Invariant: it returns once the next process may start.
+known here, and that is no 0. Invariant: it returns once the next process may start.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ STORE_PAUSE_S: Final = PAUSE_S / 4
 
 def until_stopped(client: Client, pid: int, store: Path | None) -> int:
     """Wait for the end of process ``pid``; what it still has in hand is told meanwhile, and then what it cut. 0 when
-    nothing was, 5 when something was or it was killed. Without ``store`` (a plane elsewhere) only its silence is
-    known."""
+    nothing was, 5 when something was or nobody says. Without ``store`` (a plane elsewhere) only its silence is known,
+    and said."""
     running = None
     while True:
         try:
@@ -31,30 +31,29 @@ def until_stopped(client: Client, pid: int, store: Path | None) -> int:
         except (Lost, errors.Unreachable):
             break
         if body["pid"] != pid:
-            return _ended(pid, None if store is None else read_note(lock_path(store)))
+            break
         if body["running"] != running:
             running = body["running"]
             tell(f"{running} runs in hand")
         time.sleep(PAUSE_S)
     if store is None:
+        tell(f"pid {pid} answers no more; what it cut is in its log")
         return EXIT_YES
-    while not is_free(store):
-        note = read_note(lock_path(store))
-        if note is not None and note.pid != pid:
-            break
+    note = read_note(lock_path(store))
+    while (note is None or note.pid == pid) and not is_free(store):
         time.sleep(STORE_PAUSE_S)
-    return _ended(pid, read_note(lock_path(store)))
+        note = read_note(lock_path(store))
+    return _said(pid, note)
 
 
-def _ended(pid: int, note: Note | None) -> int:
-    if note is None or note.pid != pid:
-        tell(f"pid {pid} has ended and another has its store; what it cut is in its log")
-        return EXIT_YES
-    if note.cut is None:
-        tell(f"pid {pid} was killed before it could say what it cut; the next process finds it in the journal")
+def _said(pid: int, note: Note | None) -> int:
+    ends = [] if note is None else [note.ended, note.before]
+    ended = next((one for one in ends if one is not None and one.pid == pid), None)
+    if ended is None:
+        tell(f"pid {pid} ended before it could say what it cut; the next process finds it in the journal")
         return EXIT_PARTIAL
-    for run, where in note.cut.items():
+    for run, where in ended.cut.items():
         tell(safe(f"cut: {run} {where}"))
-    if note.cut_count > len(note.cut):
-        tell(f"cut: {note.cut_count - len(note.cut)} more")
-    return EXIT_PARTIAL if note.cut_count else EXIT_YES
+    if ended.cut_count > len(ended.cut):
+        tell(f"cut: {ended.cut_count - len(ended.cut)} more")
+    return EXIT_PARTIAL if ended.cut_count else EXIT_YES

@@ -40,11 +40,10 @@ def status(args: argparse.Namespace) -> int:
         tell(f"The plane did not answer within {PROBE_S:g} s.")
         return EXIT_NO
     except Remote as refused:
-        # 1 would say that it is not live, and a supervisor would end it for that.
-        if not probing or refused.body.get("code") != Forbidden.row.code:
-            raise
-        tell(f"agentplane: {refused.message} {refused.row_here.next}")
-        return EXIT_OPERATIONAL
+        if probing and refused.row_here.code == Forbidden.row.code:
+            # 1 would say that it is not live, and a supervisor would end it for that.
+            refused.row_here = refused.row_here._replace(exit=EXIT_OPERATIONAL)
+        raise
     output = choose(args.output)
     if output == "table":
         print(glance(body))

@@ -20,8 +20,8 @@ import msgspec
 from agentplane.core.errors import StoreFailed, StoreLocked, StoreUnfit
 
 NOTE_BYTES_MAX = 4096
-CUT_SHOWN, CUT_CHARS = 8, 200
-"""Runs that an end names in its note, and of each as much as fits."""
+CUT_BYTES_MAX = 1024
+"""Of runs that an end names: the note holds two ends, and what is longer than a note is none."""
 _TRIES, _TRY_S = 10, 0.005
 POLL_S = 0.02
 """How often a lock that is waited for is tried: what a restart waits at most behind its predecessor's end."""
@@ -29,10 +29,17 @@ TORN_TRIES = 5
 """How often a note that cannot be read is read again: its holder may be writing it."""
 
 
+class Ended(msgspec.Struct, kw_only=True):
+    """How a process ended: the first runs that it cut, each with where it stood, of ``cut_count``."""
+
+    pid: int
+    cut: dict[str, str]
+    cut_count: int
+
+
 class Note(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What the holder says of itself. ``state``: serving, draining or cli; ``started`` in ms UTC; at its end ``cut``,
-    the first runs that were cut and where each stood, of ``cut_count``: None while it lives, and of one that was
-    killed."""
+    """What the holder says of itself. ``state``: serving, draining or cli; ``started`` in ms UTC; ``ended`` None while
+    it lives, and of one that was killed; ``before``: the last end that was said before it took the lock."""
 
     host: str
     boot: str
@@ -42,8 +49,8 @@ class Note(msgspec.Struct, kw_only=True, omit_defaults=True):
     build: str
     state: str
     socket: str | None = None
-    cut: dict[str, str] | None = None
-    cut_count: int = 0
+    ended: Ended | None = None
+    before: Ended | None = None
 
 
 class Patience(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,11 +80,6 @@ class StoreLock:
         self._fd: int | None = None
         self._note: Note | None = None
 
-    def forget(self) -> None:
-        """In a forked child: let go of its copy of the descriptor; the lock stays with whoever took it."""
-        self.free()
-        self._note = None
-
     def take(self, note: Note, patience: Patience | None = None) -> None:
         """Take the lock and write ``note``; of a holder that drains, wait for it as ``patience`` says. Raises WaitEnded
         besides."""
@@ -95,7 +97,9 @@ class StoreLock:
             raise
         self._fd = fd
         _taken.add(self)
-        self.write(note)
+        said = read_note(self.path)
+        # Whoever waits for an end may look when the next has the store already.
+        self.write(msgspec.structs.replace(note, before=said and (said.ended or said.before)))
 
     def write(self, note: Note) -> None:
         """Replace the note; readers see the old or the new one, or a torn one that they treat as absent."""
@@ -115,9 +119,15 @@ class StoreLock:
     def ended(self, cut: Mapping[str, str]) -> None:
         """Say how the end went, for whoever waits for it; the file keeps it until the next holder. Raises
         StoreFailed."""
-        if self._note is not None:
-            shown = {run: where[:CUT_CHARS] for run, where in list(cut.items())[:CUT_SHOWN]}
-            self.write(msgspec.structs.replace(self._note, cut=shown, cut_count=len(cut)))
+        if self._note is None:
+            return
+        ended = Ended(pid=self._note.pid, cut={}, cut_count=len(cut))
+        for run, where in cut.items():
+            ended.cut[run] = where
+            if len(msgspec.json.encode(ended.cut)) > CUT_BYTES_MAX:
+                del ended.cut[run]
+                break
+        self.write(msgspec.structs.replace(self._note, ended=ended))
 
     @property
     def held(self) -> bool:
@@ -137,8 +147,9 @@ _taken: weakref.WeakSet[StoreLock] = weakref.WeakSet()
 
 
 def _in_child() -> None:
+    # A copy of the descriptor is closed: the lock stays with whoever took it.
     for lock in list(_taken):
-        lock.forget()
+        lock.free()
 
 
 os.register_at_fork(after_in_child=_in_child)

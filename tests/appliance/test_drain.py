@@ -335,6 +335,21 @@ def test_drain_wait_returns_when_the_next_may_start(plane: Plane) -> None:
     assert plane.stop() == 0
 
 
+def test_drain_wait_knows_of_an_end_when_the_next_has_the_store(plane: Plane) -> None:
+    """S147: a deploy's new process takes the lock at once, and its note says how the one before it ended."""
+    plane.start("--drain-secs", "600")
+    run = begun(plane, "desk.endlessly", "endless A-2")
+    first = plane.child
+    said: list[Said] = []
+    waiter = threading.Thread(target=lambda: said.append(plane.verb("drain", "--wait", "--grace", "2")))
+    waiter.start()
+    draining(plane)
+    plane.begin("--wait-lock", "60")
+    waiter.join(60)
+    assert first is not None and first.wait(10) == 5
+    assert said[0].status == 5 and f"cut: {run} in step" in said[0].err, said[0].err
+
+
 @pytest.mark.parametrize("end", ["grace", "second signal", "kill"])
 def test_drain_wait_says_what_was_cut(plane: Plane, end: str) -> None:
     """S147: status 5, and the run with step and effect, as the log has it; of one that was killed, that."""
@@ -345,7 +360,8 @@ def test_drain_wait_says_what_was_cut(plane: Plane, end: str) -> None:
         target=lambda: said.append(plane.verb("drain", "--wait", *(("--grace", "0.2") if end == "grace" else ())))
     )
     waiter.start()
-    draining(plane)
+    # Until its answer has gone out.
+    plane.until(lambda: "/drain" in plane.log.read_text())
     assert plane.child is not None
     if end == "second signal":
         # The drain that was asked for is none: it is the second of two signals that ends it.
@@ -355,5 +371,5 @@ def test_drain_wait_says_what_was_cut(plane: Plane, end: str) -> None:
         plane.child.send_signal(signal.SIGKILL)
     waiter.join(30)
     assert said[0].status == 5
-    words = f"cut: {run} in step" if end != "kill" else "was killed before it could say what it cut"
+    words = f"cut: {run} in step" if end != "kill" else "ended before it could say what it cut"
     assert words in said[0].err, said[0].err

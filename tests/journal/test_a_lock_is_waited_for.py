@@ -127,3 +127,21 @@ def test_a_note_that_is_being_written_is_read_again(store_path: Path, clock: Clo
         opened(store_path, patience=Patience(seconds=60))
     assert clock.naps == 4 + lock.TORN_TRIES
     holder.close()
+
+
+def test_a_note_with_two_ends_is_a_note(store_path: Path) -> None:
+    """S147: an end names the runs that fit, and says of how many; the next holder keeps it, and whoever is between."""
+    cut = {f"run_{number:026}": "in step \N{FACE WITH TEARS OF JOY}" * 30 for number in range(1000)}
+    for _ in range(2):
+        holder = opened(store_path)
+        holder.lock.ended(cut)
+        holder.close()
+    opened(store_path, state="cli").close()
+    last = opened(store_path)
+    found = lock.read_note(lock.lock_path(store_path))
+    assert found is not None and found.ended is None and found.before is not None
+    assert found.before.cut_count == 1000 and 0 < len(found.before.cut) < 20
+    assert found.before.pid == last.lock._note.pid  # type: ignore[union-attr]
+    last.lock.ended(cut)
+    assert lock.read_note(lock.lock_path(store_path)) is not None
+    last.close()
